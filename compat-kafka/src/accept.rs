@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::conn::{ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::quotas::{RateWindow, record_connection};
 

@@ -8,8 +8,8 @@ use admission::BudgetRegistry;
 use kafka_connections::{ConnectionTable, MemoryBudget, MemoryBudgetSpec};
 use tokio::sync::Semaphore;
 
-use crate::core::KafkaOptions;
 use crate::frame_buffer_pool::LARGE_BYTES_MIN;
+use crate::options::KafkaOptions;
 use crate::quotas::{ClientQuotas, ConnectionRates};
 
 /// Small requests have a budget of their own, smaller than the large ones' by this factor.

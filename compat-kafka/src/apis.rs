@@ -75,6 +75,7 @@ mod support;
 mod sync_group;
 #[cfg(test)]
 mod test_server;
+mod topic_permissions;
 mod txn_offset_commit;
 mod unregister_broker;
 mod update_features;

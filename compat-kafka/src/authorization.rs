@@ -3,7 +3,7 @@
 use engine::security::{Operation, Resource, ResourceType, base_resource};
 use kafka_protocol::ResponseError;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::RequestContext;
 
 impl KafkaServer {

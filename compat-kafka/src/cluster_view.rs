@@ -9,7 +9,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::BrokerId;
 use kafka_protocol::protocol::StrBytes;
 
-use crate::core::KafkaOptions;
+use crate::options::KafkaOptions;
 use crate::request::RequestContext;
 
 #[derive(Debug)]

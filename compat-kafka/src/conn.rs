@@ -32,9 +32,9 @@ use tokio::time::Instant;
 
 use crate::apis::metadata::refuse_in_login;
 use crate::apis::sasl_authenticate::handle_bare;
-use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader};
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseFuture, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};

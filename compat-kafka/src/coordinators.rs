@@ -13,8 +13,8 @@ use kafka_topics::ReadableTopics;
 use kafka_transactions::TransactionCoordinator;
 use uuid::Uuid;
 
-use crate::core::KafkaOptions;
 use crate::group_log::EngineGroupLog;
+use crate::options::KafkaOptions;
 
 pub(crate) struct Coordinators {
     pub(crate) groups: Arc<GroupCoordinator>,

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes};
 use history_api::{HistoryAccess, HistoryApiError};
 use history_documents::{DOCUMENT_BYTES_MAX, HistoryErrorCode, HistoryRequest};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{BadRequest, RequestContext, ResponseResult};
 use crate::response::KafkaResponse;
 

@@ -14,8 +14,8 @@ use kafka_connections::{LoginMemory, QuotaPermit, RequestQuotas, TransferPace, u
 use tokio::time::Instant;
 
 use crate::conn::ConnectionError;
-use crate::core::KafkaServer;
 use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
+use crate::kafka_server::KafkaServer;
 use crate::stream::ByteStream;
 
 /// The bytes that are read at once while frames are small. They share blocks of about this size.

@@ -20,8 +20,8 @@ use rdma::protocol::{
 use rdma::{LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
 use tokio::time::timeout;
 
-use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
+use crate::kafka_server::KafkaServer;
 use crate::link_session::{OpenLink, refuse};
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, ResponseChunk};

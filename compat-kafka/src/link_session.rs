@@ -10,7 +10,7 @@ use rdma::{LinkError, LinkTraffic, RemoteRegion, VerbsLink};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::{KafkaMetrics, add};
 
 /// A region that was not used for so long is forgotten.

@@ -10,7 +10,7 @@ use engine::{EngineError, PendingStamp};
 use kafka_groups::OffsetExpirationCondition;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 
 /// The most removals on their way to the disk at once.
 const REMOVALS_IN_FLIGHT_MAX: usize = 64;

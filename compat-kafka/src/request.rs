@@ -17,7 +17,7 @@ use kafka_sasl::Authentication;
 use kafka_share_groups::ShareSessionGuard;
 use parking_lot::Mutex;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::link_session::LinkSession;
 use crate::quotas::{CachedLimits, MutationQuota, Mute, RequestQuota};
 use crate::response::KafkaResponse;

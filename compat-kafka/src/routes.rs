@@ -27,7 +27,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::quotas::serve_within_quota;
 use crate::request::{

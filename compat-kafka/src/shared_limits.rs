@@ -25,7 +25,7 @@ use storage::disk::MemoryDisk;
 use crate::apis::join_group::test_kafka_api::{
     MEMBER_ID_REQUIRED, TestKafkaApi, group_id, join_request, topic_name,
 };
-use crate::core::KafkaOptions;
+use crate::options::KafkaOptions;
 
 /// COORDINATOR_NOT_AVAILABLE: clients try again.
 const FULL: i16 = 15;

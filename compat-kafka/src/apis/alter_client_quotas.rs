@@ -15,7 +15,7 @@ use super::cluster_security::{
 };
 use super::describe_client_quotas::{CLIENT_ID, IP, USER, quota_name};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::quotas::{
     CONNECTION_CREATION_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,

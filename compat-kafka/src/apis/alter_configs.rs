@@ -14,7 +14,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::describe_configs::{authorize_configs, resource};
 use super::resource_configs::{alter_broker, alter_client_metrics, alter_group};
 use super::support::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterConfigsRequest {

@@ -16,7 +16,7 @@ use kafka_protocol::protocol::VersionRange;
 
 use super::cluster_security::shown_to_each;
 use super::support::{KafkaApiError, authorize, check_replicas, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterPartitionReassignmentsRequest {

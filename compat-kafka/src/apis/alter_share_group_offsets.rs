@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::offset_commit::{NAMES_BYTES_MAX, coordinator_error};
 use crate::cluster_view::leader_epoch;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterShareGroupOffsetsRequest {

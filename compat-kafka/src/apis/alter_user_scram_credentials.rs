@@ -22,7 +22,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::{actor, check_change_count, check_cluster, check_name_length};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The tagged field with the number of delegation tokens that ended, as four bytes. It is there if

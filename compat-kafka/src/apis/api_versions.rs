@@ -8,8 +8,8 @@ use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use rdma::protocol::LINK_API_KEY;
 
-use crate::core::KafkaServer;
 use crate::extension;
+use crate::kafka_server::KafkaServer;
 use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::response::KafkaResponse;
 use crate::routes::routes;

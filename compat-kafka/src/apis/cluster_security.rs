@@ -6,7 +6,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::StrBytes;
 
 use super::support::KafkaApiError;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::RequestContext;
 
 /// The most changes that Kafka makes for one request.
@@ -107,7 +107,7 @@ pub(super) mod tests {
     use storage::disk::MemoryDisk;
 
     use super::*;
-    use crate::core::KafkaOptions;
+    use crate::options::KafkaOptions;
     use crate::request::{ApiHandler, ConnectionState};
     use kafka_format::KafkaFormat;
 

@@ -21,9 +21,9 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
-use crate::core::KafkaServer;
+use crate::apis::topic_permissions::TopicPermissions;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
-use crate::topic_permissions::TopicPermissions;
 
 /// The message in place of a group whose members have topics of which the client may not know.
 pub(super) const HIDDEN_TOPICS: &str =

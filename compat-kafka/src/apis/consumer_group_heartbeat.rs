@@ -19,7 +19,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 use uuid::Uuid;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, clients make their own member ids (KIP-1082).

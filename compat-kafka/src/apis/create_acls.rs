@@ -17,7 +17,7 @@ use super::cluster_security::{
 };
 use super::describe_acls::{ANY, MATCH};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for CreateAclsRequest {

@@ -12,7 +12,7 @@ use super::cluster_security::actor;
 use super::delegation_tokens::{
     NO_TIME, check_tokens, failure, parts, refusal, timestamp, until, user,
 };
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The most renewers of a token.

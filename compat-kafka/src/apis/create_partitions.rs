@@ -12,7 +12,7 @@ use kafka_protocol::protocol::VersionRange;
 use super::support::{
     KafkaApiError, authorize, check_replicas, duplicates, error_fields, find_changeable_topic,
 };
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::quotas::MutationQuota;
 use crate::request::{ApiHandler, RequestContext};
 

@@ -19,7 +19,7 @@ use super::support::{
     CLUSTER_METADATA_TOPIC, KafkaApiError, check_replicas, duplicates, error_fields, new_topic_id,
     refuse_moment,
 };
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::quotas::MutationQuota;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
     use crate::apis::test_server::*;
-    use crate::core::KafkaOptions;
+    use crate::options::KafkaOptions;
 
     /// Both pass the first check before either is created.
     #[tokio::test]

@@ -5,7 +5,7 @@ use kafka_errors::security_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::StrBytes;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::RequestContext;
 
 /// The longest name of a renewer or an owner, in bytes: any authenticated client may make tokens,

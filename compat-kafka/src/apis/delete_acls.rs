@@ -19,7 +19,7 @@ use super::cluster_security::{
 };
 use super::describe_acls::{filtered_entry, filtered_pattern, filtered_type};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The budget of the filters of a request for rules that they look at and find. A rule is returned

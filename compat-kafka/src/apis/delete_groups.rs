@@ -12,7 +12,7 @@ use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse, GroupI
 use kafka_protocol::protocol::VersionRange;
 
 use super::offset_commit::coordinator_error;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteGroupsRequest {

@@ -14,7 +14,7 @@ use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::support::find_changeable_topic;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// "Up to the high watermark." The engine uses the same number.

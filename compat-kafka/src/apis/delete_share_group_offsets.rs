@@ -11,7 +11,7 @@ use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use super::offset_commit::coordinator_error;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteShareGroupOffsetsRequest {

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::support::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::quotas::MutationQuota;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::apis::test_server::{ask, kafka, kafka_with, name, topic};
-    use crate::core::KafkaOptions;
+    use crate::options::KafkaOptions;
 
     fn by_name(names: &[&str]) -> DeleteTopicsRequest {
         DeleteTopicsRequest::default().with_topic_names(names.iter().map(|n| name(n)).collect())

@@ -11,7 +11,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::{check_cluster, invalid_request, shown};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// Kafka's names of the parts of an entity.

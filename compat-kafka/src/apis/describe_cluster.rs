@@ -8,7 +8,7 @@ use kafka_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The endpoint type of brokers.
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::apis::test_server::{ask, kafka, kafka_with};
-    use crate::core::KafkaOptions;
+    use crate::options::KafkaOptions;
 
     #[tokio::test]
     async fn the_cluster_is_this_broker_in_every_version() {

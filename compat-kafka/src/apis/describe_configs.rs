@@ -20,7 +20,7 @@ use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 use super::resource_configs::unreadable;
 use super::support::{KafkaApiError, authorize, error_fields};
 use crate::broker_settings::{ALL_BROKERS, BrokerSetting, DynamicOptions, SettingSource};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// Kafka's numbers of resource types.
@@ -480,7 +480,7 @@ fn broker_name(topic_name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::apis::test_server::{ask, kafka, kafka_with, topic};
-    use crate::core::KafkaOptions;
+    use crate::options::KafkaOptions;
 
     fn resource(resource_type: i8, name: &str) -> DescribeConfigsResource {
         DescribeConfigsResource::default()

@@ -13,7 +13,7 @@ use kafka_protocol::messages::{DescribeDelegationTokenRequest, DescribeDelegatio
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::delegation_tokens::{check_tokens, parts, timestamp};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on a response says who asked for a token.

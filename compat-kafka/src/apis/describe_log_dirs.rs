@@ -15,7 +15,7 @@ use kafka_protocol::messages::describe_log_dirs_response::{
 use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, TopicName};
 use kafka_protocol::protocol::{Encodable, StrBytes, VersionRange};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::wire::{put_no_tags, write_flexible};
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::apis::test_server::{ask, kafka, kafka_with, name, topic, topic_with_records};
     use crate::broker_settings::{BrokerSetting, DynamicOptions};
-    use crate::core::KafkaOptions;
+    use crate::options::KafkaOptions;
 
     /// Topic, partition, size.
     fn sizes(response: &DescribeLogDirsResponse) -> Vec<(String, i32, i64)> {

@@ -13,7 +13,7 @@ use kafka_protocol::messages::{BrokerId, DescribeQuorumRequest, DescribeQuorumRe
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::support::{CLUSTER_METADATA_TOPIC, authorize, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The one partition of the one topic that can be asked for.

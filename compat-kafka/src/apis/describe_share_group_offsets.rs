@@ -15,7 +15,7 @@ use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::cluster_view::leader_epoch;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 

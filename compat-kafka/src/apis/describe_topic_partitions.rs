@@ -17,7 +17,7 @@ use kafka_protocol::protocol::VersionRange;
 use kafka_topics::ReadableTopic;
 use uuid::Uuid;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The most partitions in one response (`max.request.partition.size.limit`).

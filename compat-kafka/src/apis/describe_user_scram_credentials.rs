@@ -16,7 +16,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::{check_cluster, shown};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DescribeUserScramCredentialsRequest {

@@ -12,7 +12,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::shown_to_each;
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The types of elections: of the preferred leader, and of any.

@@ -10,7 +10,7 @@ use kafka_protocol::protocol::VersionRange;
 use kafka_transactions::{EndVersion, ProducerIdAndEpoch};
 
 use super::init_producer_id::fenced_error;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, clients know the error for a producer that is fenced.

@@ -9,7 +9,7 @@ use kafka_protocol::protocol::VersionRange;
 
 use super::cluster_security::actor;
 use super::delegation_tokens::{NO_TIME, check_tokens, failure, refusal, timestamp};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ExpireDelegationTokenRequest {

@@ -27,8 +27,8 @@ use uuid::Uuid;
 use super::partition_read::{
     BatchStamps, FetchPartitionResult, ReadOptions, held_bytes, read_and_check,
 };
-use crate::core::KafkaServer;
 use crate::file_run::LoadError;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};

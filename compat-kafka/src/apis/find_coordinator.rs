@@ -10,7 +10,7 @@ use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinator
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::cluster_view::ClusterNode;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 const GROUP: i8 = 0;

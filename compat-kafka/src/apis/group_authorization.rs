@@ -18,7 +18,8 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 
 use super::join_group::test_kafka_api::TestKafkaApi;
-use crate::core::{KafkaOptions, KafkaServer};
+use crate::kafka_server::KafkaServer;
+use crate::options::KafkaOptions;
 use crate::request::{ConnectionState, RequestContext};
 use crate::response::ResponseChunk;
 use crate::routes::route;

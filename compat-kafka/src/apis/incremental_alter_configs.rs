@@ -17,7 +17,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::alter_configs::{DuplicateResources, alter, check_keys};
 use super::describe_configs::{authorize_configs, resource};
 use super::support::{KafkaApiError, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for IncrementalAlterConfigsRequest {

@@ -10,7 +10,7 @@ use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, Pr
 use kafka_protocol::protocol::VersionRange;
 use kafka_transactions::ProducerIdAndEpoch;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, clients know the error for a producer that is fenced.

@@ -13,9 +13,9 @@ use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::KafkaServer;
+use crate::apis::topic_permissions::TopicPermissions;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
-use crate::topic_permissions::TopicPermissions;
 
 #[cfg(test)]
 pub(crate) mod test_kafka_api;

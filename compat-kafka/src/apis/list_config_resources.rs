@@ -12,7 +12,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::describe_configs::resource;
 use super::resource_configs::configured_names;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 const TYPES: [i8; 5] = [

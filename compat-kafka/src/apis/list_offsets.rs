@@ -19,7 +19,7 @@ use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use super::fetch::READ_COMMITTED;
 use crate::cluster_view::{check_leader_epoch, leader_epoch};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 const LATEST: i64 = -1;

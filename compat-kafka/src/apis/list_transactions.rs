@@ -13,7 +13,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_transactions::{TransactionOverview, TransactionStatus};
 use regex::{Regex, RegexBuilder};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 const PATTERN_BYTES_MAX: usize = 1024;

@@ -19,7 +19,7 @@ use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 use uuid::Uuid;
 
 use super::support::new_topic_id;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, decode, encode};
 
 const NOT_REQUESTED: i32 = i32::MIN;

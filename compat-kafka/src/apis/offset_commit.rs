@@ -20,7 +20,7 @@ use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse, TopicN
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{RequestBody, RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 

@@ -19,7 +19,7 @@ use kafka_protocol::protocol::VersionRange;
 use kafka_topics::ReadableTopic;
 
 use super::offset_commit::coordinator_error;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetDeleteRequest {

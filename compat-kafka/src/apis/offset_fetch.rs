@@ -23,7 +23,7 @@ use kafka_protocol::messages::{GroupId, OffsetFetchRequest, OffsetFetchResponse,
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{RequestBody, RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name, name_of_id};
 

@@ -13,7 +13,7 @@ use kafka_protocol::protocol::VersionRange;
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use crate::cluster_view::{check_leader_epoch, leader_epoch};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetForLeaderEpochRequest {

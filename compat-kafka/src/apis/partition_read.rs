@@ -13,7 +13,7 @@ use kafka_protocol::messages::fetch_request::FetchPartition;
 use kafka_topics::ReadableTopic;
 
 use crate::cluster_view::check_leader_epoch;
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::trim::trim;
 

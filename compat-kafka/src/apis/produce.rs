@@ -31,8 +31,8 @@ use kafka_records::{
 use kafka_topics::ReadableTopic;
 use kafka_transactions::{TransactionError, TransactionScope};
 
-use crate::core::KafkaServer;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::routes::take_room_to_decode;

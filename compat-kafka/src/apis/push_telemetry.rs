@@ -8,7 +8,7 @@ use kafka_protocol::messages::{PushTelemetryRequest, PushTelemetryResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::get_telemetry_subscriptions::{client, forget_with_connection};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for PushTelemetryRequest {

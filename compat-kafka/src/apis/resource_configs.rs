@@ -15,7 +15,7 @@ use super::support::KafkaApiError;
 use crate::broker_settings::{
     ALL_BROKERS, DynamicConfigs, DynamicSettings, PreparedSettings, RestoreSettingsError,
 };
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 
 /// The longest name of a group or of a subscription, in bytes.
 const NAME_BYTES_MAX: usize = 32_767;

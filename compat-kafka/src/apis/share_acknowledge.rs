@@ -19,7 +19,7 @@ use kafka_share_groups::{
 };
 use uuid::Uuid;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{RequestBody, RequestContext, ResponseResult};
 use crate::share_versions::{RENEWS, decode_share_acknowledge, encode_share_acknowledge};
 

@@ -34,8 +34,8 @@ use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
 };
 use super::support::KafkaApiError;
-use crate::core::KafkaServer;
 use crate::file_run::LoadError;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};

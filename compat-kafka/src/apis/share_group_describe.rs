@@ -17,9 +17,9 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::consumer_group_describe::HIDDEN_TOPICS;
-use crate::core::KafkaServer;
+use crate::apis::topic_permissions::TopicPermissions;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
-use crate::topic_permissions::TopicPermissions;
 
 impl ApiHandler for ShareGroupDescribeRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };

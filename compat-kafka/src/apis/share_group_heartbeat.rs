@@ -11,7 +11,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::consumer_group_heartbeat::{authorize_member, prepare_moments};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ShareGroupHeartbeatRequest {

@@ -14,9 +14,9 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::VersionRange;
 
 use super::streams_group_heartbeat::{put_endpoint, put_tasks};
-use crate::core::KafkaServer;
+use crate::apis::topic_permissions::TopicPermissions;
+use crate::kafka_server::KafkaServer;
 use crate::request::{RequestBody, RequestContext, ResponseResult};
-use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
 };

@@ -22,9 +22,9 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::consumer_group_heartbeat::prepare_moments;
 use super::create_topics::{PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal};
 use super::support::KafkaApiError;
-use crate::core::KafkaServer;
+use crate::apis::topic_permissions::TopicPermissions;
+use crate::kafka_server::KafkaServer;
 use crate::request::{NEVER_STRICT, RequestBody, RequestContext, ResponseResult};
-use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
 };

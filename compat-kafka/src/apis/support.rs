@@ -14,7 +14,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::BrokerId;
 use kafka_protocol::protocol::StrBytes;
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::quotas::TooManyMutations;
 use crate::request::RequestContext;
 

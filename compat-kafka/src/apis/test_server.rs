@@ -16,7 +16,8 @@ use kafka_records::HEADER_BYTES;
 use storage::disk::MemoryDisk;
 
 use super::support::new_topic_id;
-use crate::core::{KafkaOptions, KafkaServer};
+use crate::kafka_server::KafkaServer;
+use crate::options::KafkaOptions;
 use crate::request::{ApiHandler, RequestContext};
 
 /// A server on an engine in memory, whose operator has set `retention.ms`.

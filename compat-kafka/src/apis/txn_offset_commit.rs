@@ -20,7 +20,7 @@ use kafka_topics::MomentRowQuota;
 use kafka_transactions::{ProducerIdAndEpoch, TransactionScope};
 
 use super::offset_commit::{CommittedTopic, coordinator_error, is_metadata_too_long};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, the group need not be added to the transaction before (KIP-890).

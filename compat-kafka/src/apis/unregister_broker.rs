@@ -8,7 +8,7 @@ use kafka_protocol::messages::{BrokerId, UnregisterBrokerRequest, UnregisterBrok
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::support::{KafkaApiError, authorize, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for UnregisterBrokerRequest {

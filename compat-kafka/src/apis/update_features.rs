@@ -11,7 +11,7 @@ use kafka_protocol::protocol::VersionRange;
 
 use super::api_versions::FEATURES;
 use super::support::{KafkaApiError, authorize, error_fields};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// Up to here the response has a result for each feature.

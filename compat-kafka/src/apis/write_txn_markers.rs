@@ -17,7 +17,7 @@ use kafka_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use kafka_protocol::protocol::VersionRange;
 use kafka_transactions::{ProducerIdAndEpoch, TransactionError};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for WriteTxnMarkersRequest {

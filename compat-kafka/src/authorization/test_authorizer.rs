@@ -17,7 +17,8 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 use uuid::Uuid;
 
-use crate::core::{KafkaOptions, KafkaServer};
+use crate::kafka_server::KafkaServer;
+use crate::options::KafkaOptions;
 use crate::request::{ConnectionState, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::thread_time::ThreadTime;
 use super::throttle_field::set_throttle_time;
 use super::{ClientLimit, ClientLimits, QuotaKind, Sensor};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::{RequestContext, ResponseFuture, ResponseResult};
 

@@ -20,7 +20,8 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 
-use crate::core::{KafkaOptions, KafkaServer};
+use crate::kafka_server::KafkaServer;
+use crate::options::KafkaOptions;
 use crate::request::RequestContext;
 use crate::response::ResponseChunk;
 use crate::routes::route;

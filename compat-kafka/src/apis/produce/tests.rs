@@ -10,7 +10,7 @@ use kafka_records::{BatchBuilder, CompressionType, set_crc};
 use super::super::support::new_topic_id;
 use super::*;
 use crate::apis::test_server::{kafka, kafka_with};
-use crate::core::KafkaOptions;
+use crate::options::KafkaOptions;
 use crate::response::ResponseChunk;
 
 const WHY: &str = "Compacted topic cannot accept message without key in topic partition";

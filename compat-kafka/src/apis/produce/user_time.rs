@@ -16,7 +16,7 @@ use kafka_records::DecompressionLimit;
 use user_time::{ExtractError, UserTimeExtractor, UserTimeKind};
 
 use super::{PartitionProduceError, RecordErrors, TimestampBounds};
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 
 /// The times that were found in a batch.
 pub(super) struct BatchUserTimes {

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use engine::TopicId;
 use engine::security::{Operation, Resource};
 
-use crate::core::KafkaServer;
+use crate::kafka_server::KafkaServer;
 use crate::request::RequestContext;
 
 /// The topics to which a request may do one operation.
