@@ -170,11 +170,11 @@ mod tests {
     #[test]
     fn a_checksum_matches_in_whichever_pieces_the_payload_is_read() {
         let bytes = b"a payload of some length";
-        let mut seal =
+        let mut checksum =
             RunningChecksum { id: (Hlc::ZERO, crc32c::crc32c(bytes)), base: Offset(0), so_far: 0 };
-        seal.update(&bytes[..5]);
-        assert!(!seal.matches());
-        seal.update(&bytes[5..]);
-        assert!(seal.matches());
+        checksum.update(&bytes[..5]);
+        assert!(!checksum.matches());
+        checksum.update(&bytes[5..]);
+        assert!(checksum.matches());
     }
 }

@@ -163,10 +163,10 @@ pub(crate) async fn load_first(
         runs.iter().for_each(|run| run.evict_block(loader));
     }
     let (loaded, carried) = loaded?;
-    if let (Some(carried), Some(ResponseChunk::File { checksum: seal, .. })) =
+    if let (Some(carried), Some(ResponseChunk::File { checksum, .. })) =
         (carried, chunks.front_mut())
     {
-        *seal = carried;
+        *checksum = carried;
     }
     if let Some((file, number)) = ahead {
         loader.read_ahead(&file, number);
@@ -227,8 +227,7 @@ impl FileRun {
     /// Takes the part of the first chunk that lies in the run. Returns whether the next chunk may
     /// lie in it too.
     fn take_chunk(&mut self, chunks: &mut VecDeque<ResponseChunk>) -> bool {
-        let Some(ResponseChunk::File { file, at, length, checksum: seal }) = chunks.front_mut()
-        else {
+        let Some(ResponseChunk::File { file, at, length, checksum }) = chunks.front_mut() else {
             return false;
         };
         let start = at.checked_sub(self.base).unwrap_or(u64::MAX);
@@ -241,7 +240,7 @@ impl FileRun {
         let start = start as usize;
         let end = DATA_BLOCK_BYTES.min(start + *length);
         let is_last = end == start + *length;
-        self.payloads.push(PayloadRange { range: start..end, checksum: *seal, is_last });
+        self.payloads.push(PayloadRange { range: start..end, checksum: *checksum, is_last });
         self.range.end = end;
         *at += (end - start) as u64;
         *length -= end - start;
@@ -370,17 +369,17 @@ impl FileRun {
         };
         let mut parts = Vec::with_capacity(self.payloads.len());
         for part in &self.payloads {
-            let mut seal = carried.take().unwrap_or(part.checksum);
+            let mut checksum = carried.take().unwrap_or(part.checksum);
             let range = part.range.start - first..part.range.end - first;
             match &bytes {
-                RunBytes::Block(block) => seal.update_from_block(block, range.clone()),
-                RunBytes::Buffer(buffer) => seal.update(&buffer.bytes()[range.clone()]),
+                RunBytes::Block(block) => checksum.update_from_block(block, range.clone()),
+                RunBytes::Buffer(buffer) => checksum.update(&buffer.bytes()[range.clone()]),
             }
             if !part.is_last {
-                carried = Some(seal);
-            } else if !seal.matches() {
+                carried = Some(checksum);
+            } else if !checksum.matches() {
                 let position = self.file_position(part.range.start);
-                return Err(self.lost(part, seal.mismatch(self.file.name(), position)));
+                return Err(self.lost(part, checksum.mismatch(self.file.name(), position)));
             }
             parts.push(range);
         }

@@ -86,8 +86,8 @@ impl KafkaResponse {
             PayloadLocation::File { file, at } => {
                 self.flush_tail();
                 let length = piece.entry.length as usize;
-                let seal = RunningChecksum::of(&piece.entry);
-                self.chunks.push_back(ResponseChunk::File { file, at, length, checksum: seal });
+                let checksum = RunningChecksum::of(&piece.entry);
+                self.chunks.push_back(ResponseChunk::File { file, at, length, checksum });
             }
         }
     }

@@ -27,7 +27,7 @@ const ACCEPT: i8 = 1;
 const RELEASE: i8 = 2;
 const REJECT: i8 = 3;
 const RENEW: i8 = 4;
-const CLOSING: i32 = -1;
+const CLOSING_EPOCH: i32 = -1;
 
 fn options() -> KafkaOptions {
     let mut options = KafkaOptions::default();
@@ -101,7 +101,7 @@ impl Member {
     }
 
     async fn leave(&mut self) {
-        self.epoch = CLOSING;
+        self.epoch = CLOSING_EPOCH;
         assert_eq!(self.heartbeat(None).await.error_code, 0);
     }
 
@@ -208,7 +208,7 @@ async fn a_lost_connection_and_a_closed_session_release_records_at_once() {
     assert_eq!(member.take(1, 10_000).await, [(0, 3, 2)]);
     let mut last = Member::join(&running, "g", "c", "t").await;
     assert_eq!(last.take(1, 0).await, []);
-    member.session = CLOSING;
+    member.session = CLOSING_EPOCH;
     let request = member.fetch_request(Vec::new(), 0);
     assert_eq!(member.connection.ask(1, &request).await.unwrap().error_code, 0);
     assert_eq!(last.take(1, 10_000).await.len(), 1);

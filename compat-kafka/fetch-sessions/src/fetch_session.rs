@@ -80,7 +80,7 @@ struct SessionTopic {
 }
 
 struct SessionPartition {
-    asked: FetchPartition,
+    requested: FetchPartition,
     turn: u64,
     /// The high watermark and the log start in the last response that had the partition.
     sent: Option<(i64, i64)>,
@@ -191,7 +191,7 @@ impl FetchSession {
             let index = requested.partition;
             let turn = match session_topic.partitions.get_mut(&index) {
                 Some(partition) => {
-                    partition.asked = requested;
+                    partition.requested = requested;
                     partition.turn
                 }
                 None => {
@@ -204,7 +204,7 @@ impl FetchSession {
                         partition: index,
                         is_armed: AtomicBool::new(false),
                     });
-                    let partition = SessionPartition { asked: requested, turn, sent: None, watch };
+                    let partition = SessionPartition { requested, turn, sent: None, watch };
                     session_topic.partitions.insert(index, partition);
                     turn
                 }
@@ -289,9 +289,9 @@ impl FetchSession {
             let Some(partition) = topic.partitions.get(index) else { continue };
             partition.arm(&topic.readable);
             match topics.last_mut().filter(|last| last.number == *number) {
-                Some(last) => last.topic.partitions.push(partition.asked.clone()),
+                Some(last) => last.topic.partitions.push(partition.requested.clone()),
                 None => {
-                    let partitions = vec![partition.asked.clone()];
+                    let partitions = vec![partition.requested.clone()];
                     topics.push(ResolvedFetchTopic {
                         number: *number,
                         topic: topic.topic.clone().with_partitions(partitions),
@@ -355,7 +355,7 @@ impl SessionPartition {
     /// Has the partition's log call the watch when it grows. The past does not grow.
     fn arm(&self, readable: &Result<ReadableTopic, ResponseError>) {
         let Ok(ReadableTopic::Present(topic)) = readable else { return };
-        let Ok(partition) = topic.partition(self.asked.partition) else { return };
+        let Ok(partition) = topic.partition(self.requested.partition) else { return };
         if !self.watch.is_armed.swap(true, Ordering::AcqRel) {
             let watch: Arc<dyn LogWatcher> = Arc::clone(&self.watch) as Arc<dyn LogWatcher>;
             partition.log.watch(&watch);

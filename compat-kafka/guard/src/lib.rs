@@ -83,9 +83,9 @@ const MEMORY_BYTES_MAX: usize = 64 << 20;
 
 /// The total memory that decoding a body may ask for.
 pub fn memory_bytes_max(body_bytes: usize) -> usize {
-    let of_its_bytes =
+    let bytes_of_body =
         MEMORY_BYTES_MIN.saturating_add(MEMORY_PER_BODY_BYTE.saturating_mul(body_bytes));
-    of_its_bytes.min(MEMORY_BYTES_MAX)
+    bytes_of_body.min(MEMORY_BYTES_MAX)
 }
 
 /// Checks what follows the header in a frame. Returns how much memory decoding it takes.
@@ -102,8 +102,8 @@ pub fn check_header(version: i16, frame: &[u8]) -> Result<(), RequestBodyError> 
 }
 
 impl RequestBodyError {
-    fn violation(lie: SchemaViolation, announced: i64, left: usize) -> RequestBodyError {
-        RequestBodyError::Violation { violation: lie, field: String::new(), announced, left }
+    fn violation(violation: SchemaViolation, announced: i64, left: usize) -> RequestBodyError {
+        RequestBodyError::Violation { violation, field: String::new(), announced, left }
     }
 
     /// Prefixes the path with the struct's field.
@@ -122,10 +122,10 @@ impl RequestBodyError {
         })
     }
 
-    fn map_path(self, way: impl FnOnce(&str) -> String) -> RequestBodyError {
+    fn map_path(self, map: impl FnOnce(&str) -> String) -> RequestBodyError {
         match self {
-            RequestBodyError::Violation { violation: lie, field, announced, left } => {
-                RequestBodyError::Violation { violation: lie, field: way(&field), announced, left }
+            RequestBodyError::Violation { violation, field, announced, left } => {
+                RequestBodyError::Violation { violation, field: map(&field), announced, left }
             }
             no_schema => no_schema,
         }

@@ -58,8 +58,8 @@ fn walked(api_key: i16, version: i16, body: &[u8]) -> usize {
 #[track_caller]
 fn violation(checked: Result<usize, RequestBodyError>) -> (SchemaViolation, String) {
     match checked {
-        Err(RequestBodyError::Violation { violation: lie, field, .. }) => (lie, field),
-        other => panic!("want a lie, got {other:?}"),
+        Err(RequestBodyError::Violation { violation, field, .. }) => (violation, field),
+        other => panic!("expected a violation, got {other:?}"),
     }
 }
 

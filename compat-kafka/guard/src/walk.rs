@@ -275,7 +275,7 @@ impl<'a> SchemaWalker<'a> {
         Err(self.violation(SchemaViolation::Varint, value as i64))
     }
 
-    fn violation(&self, lie: SchemaViolation, announced: i64) -> RequestBodyError {
-        RequestBodyError::violation(lie, announced, self.left.len())
+    fn violation(&self, violation: SchemaViolation, announced: i64) -> RequestBodyError {
+        RequestBodyError::violation(violation, announced, self.left.len())
     }
 }

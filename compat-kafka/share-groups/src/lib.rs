@@ -19,7 +19,7 @@ pub use partition::{
 };
 pub use partitions::{ShareGroupProgress, SharePartitions, ShareSessionGuard};
 pub use sessions::ShareSessionCounts;
-pub use sessions::{CLOSING, OPENING, SessionKey, SessionPartition};
+pub use sessions::{CLOSING_EPOCH, OPENING_EPOCH, SessionKey, SessionPartition};
 
 /// The position of a group, by what is stored of it: its start offset, and the number of records
 /// after that which are done with.

@@ -108,7 +108,7 @@ impl SharePartitions {
     ///
     /// # Errors
     /// There is no such share group, or it is being changed by others.
-    pub fn of(&self, group: &str) -> Result<Arc<ShareGroupProgress>, ResponseError> {
+    pub fn progress(&self, group: &str) -> Result<Arc<ShareGroupProgress>, ResponseError> {
         let lease = self.groups.lease_offsets(group).map_err(group_error)?;
         let mut by_group = self.by_group.lock();
         if let Some(progress) = by_group.get(group).filter(|progress| !progress.lease.is_over()) {
@@ -223,7 +223,7 @@ impl SharePartitions {
     }
 
     /// Waits until all changes that there are by now are stored.
-    pub async fn saved(progress: &ShareGroupProgress) -> Result<(), ResponseError> {
+    pub async fn wait_until_saved(progress: &ShareGroupProgress) -> Result<(), ResponseError> {
         let receiver = {
             let mut state = progress.current()?;
             if !state.is_writing && state.unsaved.is_empty() {

@@ -19,9 +19,9 @@ pub type SessionPartition = (TopicId, i32);
 pub type SessionKey = (String, String);
 
 /// The epoch of a request that opens a session.
-pub const OPENING: i32 = 0;
+pub const OPENING_EPOCH: i32 = 0;
 /// The epoch of a request that closes its session.
-pub const CLOSING: i32 = -1;
+pub const CLOSING_EPOCH: i32 = -1;
 
 /// The most partitions of all sessions.
 const PARTITIONS_MAX: usize = 200_000;
@@ -119,7 +119,7 @@ impl ShareSessions {
     /// # Errors
     /// There is no such session, or the epoch is not its next one, or there is no room for more
     /// partitions.
-    pub fn go_on(
+    pub fn continue_session(
         &self,
         key: &SessionKey,
         epoch: i32,
@@ -128,7 +128,7 @@ impl ShareSessions {
     ) -> Result<(), ResponseError> {
         let mut table = self.table.lock();
         let session = table.sessions.get_mut(key).ok_or(ResponseError::ShareSessionNotFound)?;
-        if epoch == CLOSING {
+        if epoch == CLOSING_EPOCH {
             return Ok(());
         }
         if epoch != session.epoch {
@@ -229,13 +229,25 @@ mod tests {
         let (sessions, a) = (sessions(2), user("User:a"));
         let no_partitions = || [].into_iter();
         let missing = Err(ResponseError::ShareSessionNotFound);
-        assert_eq!(sessions.go_on(&key("m"), 1, no_partitions(), no_partitions()), missing);
+        assert_eq!(
+            sessions.continue_session(&key("m"), 1, no_partitions(), no_partitions()),
+            missing
+        );
         let first = sessions.open(key("m"), &a, [A, B, A].into_iter()).unwrap();
         assert_eq!(sessions.counts(), ShareSessionCounts { sessions: 1, partitions: 2 });
-        assert_eq!(sessions.go_on(&key("m"), 1, no_partitions(), no_partitions()), Ok(()));
+        assert_eq!(
+            sessions.continue_session(&key("m"), 1, no_partitions(), no_partitions()),
+            Ok(())
+        );
         let wrong = Err(ResponseError::InvalidShareSessionEpoch);
-        assert_eq!(sessions.go_on(&key("m"), 1, no_partitions(), no_partitions()), wrong);
-        assert_eq!(sessions.go_on(&key("m"), 2, no_partitions(), [A].into_iter()), Ok(()));
+        assert_eq!(
+            sessions.continue_session(&key("m"), 1, no_partitions(), no_partitions()),
+            wrong
+        );
+        assert_eq!(
+            sessions.continue_session(&key("m"), 2, no_partitions(), [A].into_iter()),
+            Ok(())
+        );
         assert_eq!(sessions.partitions(&key("m")), [B]);
         // The connection that ended had an earlier session of the member.
         sessions.open(key("m"), &a, [A].into_iter()).unwrap();
@@ -252,7 +264,8 @@ mod tests {
         let expected = "User:a holds 1 of 1 share sessions, and all are taken; free some, or raise group.share.max.share.sessions";
         assert_eq!(refused, expected);
         let partitions = |count: usize| (0..count as i32).map(|index| ([2; 16], index));
-        let grown = sessions.go_on(&key("m"), 1, partitions(PARTITIONS_MAX), [].into_iter());
+        let grown =
+            sessions.continue_session(&key("m"), 1, partitions(PARTITIONS_MAX), [].into_iter());
         assert_eq!(grown, Err(ResponseError::ShareSessionNotFound));
         assert_eq!(sessions.counts(), ShareSessionCounts::default());
     }
@@ -263,7 +276,7 @@ mod tests {
         sessions.open(key("m"), &user("User:a"), [A, B].into_iter()).unwrap();
         let first = |sessions: &ShareSessions| sessions.partitions(&key("m"))[0];
         let before = first(&sessions);
-        sessions.go_on(&key("m"), 1, [].into_iter(), [].into_iter()).unwrap();
+        sessions.continue_session(&key("m"), 1, [].into_iter(), [].into_iter()).unwrap();
         assert_ne!(first(&sessions), before);
     }
 

@@ -15,7 +15,7 @@ use kafka_protocol::messages::share_acknowledge_response::{
 use kafka_protocol::messages::{GroupId, ShareAcknowledgeResponse};
 use kafka_protocol::protocol::VersionRange;
 use kafka_share_groups::{
-    AcknowledgedBatch, CLOSING, OPENING, SessionKey, SessionPartition, SharePartitions,
+    AcknowledgedBatch, CLOSING_EPOCH, OPENING_EPOCH, SessionKey, SessionPartition, SharePartitions,
 };
 use uuid::Uuid;
 
@@ -106,15 +106,15 @@ async fn acknowledge_in_session(
     acknowledged: &Acknowledgements,
     is_renewing: bool,
 ) -> Result<AcknowledgeResults, ResponseError> {
-    if epoch == OPENING {
+    if epoch == OPENING_EPOCH {
         return Err(ResponseError::InvalidShareSessionEpoch);
     }
     let nothing = || std::iter::empty::<SessionPartition>();
-    kafka.coordinators.shares.sessions.go_on(&key, epoch, nothing(), nothing())?;
+    kafka.coordinators.shares.sessions.continue_session(&key, epoch, nothing(), nothing())?;
     let topics = acknowledged.keys().map(|(id, _)| *id);
     let refused = kafka.refused_topics(context, Operation::Read, topics);
     let results = acknowledge(kafka, &key, acknowledged, is_renewing, &refused).await;
-    if epoch == CLOSING {
+    if epoch == CLOSING_EPOCH {
         kafka.coordinators.shares.end_session(&key, None);
     }
     Ok(results)
@@ -131,7 +131,7 @@ pub(super) async fn acknowledge(
 ) -> AcknowledgeResults {
     let (group, member) = key;
     let member: Arc<str> = member.as_str().into();
-    let progress = match kafka.coordinators.shares.of(group) {
+    let progress = match kafka.coordinators.shares.progress(group) {
         Ok(progress) => progress,
         Err(error) => return acknowledged.keys().map(|key| (*key, Err(error))).collect(),
     };
@@ -153,7 +153,7 @@ pub(super) async fn acknowledge(
         };
     let results: BTreeMap<SessionPartition, Result<bool, ResponseError>> =
         acknowledged.iter().map(|(key, batches)| (*key, acknowledge(key, batches))).collect();
-    let saved = SharePartitions::saved(&progress).await;
+    let saved = SharePartitions::wait_until_saved(&progress).await;
     let result = |is_saved: Result<bool, ResponseError>| match is_saved {
         Ok(true) => saved,
         // A renewal alone is not stored.

@@ -21,8 +21,9 @@ use kafka_protocol::messages::{ResponseHeader, ShareFetchRequest, ShareFetchResp
 use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 use kafka_records::{BatchHeader, CommittedBatches};
 use kafka_share_groups::{
-    AcknowledgedBatch, AcquireRequest, AcquiredRange, CLOSING, OPENING, RecordBatchRange,
-    SessionKey, SessionPartition, ShareGroupProgress, SharePartitions, ShareSessionGuard,
+    AcknowledgedBatch, AcquireRequest, AcquiredRange, CLOSING_EPOCH, OPENING_EPOCH,
+    RecordBatchRange, SessionKey, SessionPartition, ShareGroupProgress, SharePartitions,
+    ShareSessionGuard,
 };
 use kafka_topics::ReadableTopic;
 use tokio::time::Instant;
@@ -83,7 +84,7 @@ pub(crate) async fn handle(
     if let Err(error) = begin(&kafka, &context, &request, mode, &key, &acknowledged).await {
         return refuse(error);
     }
-    let is_closing = request.share_session_epoch == CLOSING;
+    let is_closing = request.share_session_epoch == CLOSING_EPOCH;
     let partitions = kafka.coordinators.shares.sessions.partitions(&key);
     let topics = partitions.iter().chain(acknowledged.keys()).map(|(id, _)| *id);
     let refused = &kafka.refused_topics(&context, Operation::Read, topics);
@@ -139,11 +140,15 @@ async fn begin(
         partitions.map(|index| (topic.topic_id.into_bytes(), index))
     });
     let epoch = request.share_session_epoch;
-    if epoch != OPENING {
+    if epoch != OPENING_EPOCH {
         let forgotten = request.forgotten_topics_data.iter().flat_map(|topic| {
             topic.partitions.iter().map(|index| (topic.topic_id.into_bytes(), *index))
         });
-        return Ok(kafka.coordinators.shares.sessions.go_on(key, epoch, added, forgotten)?);
+        return Ok(kafka
+            .coordinators
+            .shares
+            .sessions
+            .continue_session(key, epoch, added, forgotten)?);
     }
     if !acknowledged.is_empty() {
         return Err(ResponseError::InvalidRequest.into());
@@ -213,7 +218,7 @@ impl ShareFetch<'_> {
         let deadline = Instant::now() + wait_max(self.request);
         let wants_none = self.request.max_records <= 0 || self.request.max_bytes <= 0;
         let mut results = SharedResults::new();
-        let progress = match self.kafka.coordinators.shares.of(&self.key.0) {
+        let progress = match self.kafka.coordinators.shares.progress(&self.key.0) {
             _ if wants_none || partitions.is_empty() => return Ok((results, None)),
             Ok(progress) => progress,
             Err(error) => {
@@ -225,7 +230,7 @@ impl ShareFetch<'_> {
         };
         let mut rules = self.kafka.engine.security().version();
         let mut sources = self.sources(&progress, partitions, &mut results);
-        if let Err(error) = SharePartitions::saved(&progress).await {
+        if let Err(error) = SharePartitions::wait_until_saved(&progress).await {
             // The group's start offset is not stored.
             sources
                 .iter()
@@ -530,7 +535,7 @@ impl ShareFetch<'_> {
     }
 
     fn take_back(&self, acquired: &[(SessionPartition, Vec<AcquiredRange>)]) {
-        let Ok(progress) = self.kafka.coordinators.shares.of(&self.key.0) else { return };
+        let Ok(progress) = self.kafka.coordinators.shares.progress(&self.key.0) else { return };
         for ((id, index), ranges) in acquired.iter().filter(|(_, ranges)| !ranges.is_empty()) {
             let key = (*id, *index as u32);
             let returned =
