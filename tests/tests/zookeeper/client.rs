@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use testkit::directory::TestDirectory;
@@ -88,12 +88,22 @@ pub(crate) fn shake_hands(
     session_id: i64,
     password: &Bytes,
 ) -> ConnectResponse {
+    try_shake_hands(stream, session_id, password).expect("an answer")
+}
+
+/// The server's answer; `None` if it closes the connection without one: then the client is to come
+/// again.
+fn try_shake_hands(
+    stream: &mut (impl Read + Write),
+    session_id: i64,
+    password: &Bytes,
+) -> Option<ConnectResponse> {
     send(stream, |out| connect_request(session_id, password).write(out));
     let mut length = [0; 4];
-    stream.read_exact(&mut length).expect("an answer");
+    stream.read_exact(&mut length).ok()?;
     let mut frame = vec![0; i32::from_be_bytes(length) as usize];
-    stream.read_exact(&mut frame).expect("an answer");
-    ConnectResponse::read(frame.into()).expect("it reads")
+    stream.read_exact(&mut frame).ok()?;
+    Some(ConnectResponse::read(frame.into()).expect("it reads"))
 }
 
 impl ZkClient {
@@ -101,10 +111,17 @@ impl ZkClient {
         ZkClient::begin_on(connect(address))
     }
 
-    /// Another connection for the session; `None` if it is over.
+    /// Another connection for the session; `None` if it is over. It comes again as long as the
+    /// session's end is on its way to the disk.
     pub(crate) fn resume(&self, address: SocketAddr) -> Option<ZkClient> {
-        let mut stream = connect(address);
-        let granted = shake_hands(&mut stream, self.session_id, &self.password);
+        let begun = Instant::now();
+        let (stream, granted) = loop {
+            let mut stream = connect(address);
+            if let Some(granted) = try_shake_hands(&mut stream, self.session_id, &self.password) {
+                break (stream, granted);
+            }
+            assert!(begun.elapsed() < TIMEOUT, "the session neither ends nor goes on");
+        };
         let (session_id, password) = (granted.session_id, self.password.clone());
         (session_id == self.session_id).then_some(ZkClient { stream, session_id, password, xid: 0 })
     }
