@@ -40,6 +40,10 @@ const STALL_GRACE_DIVISOR: u32 = 6;
 /// 2 s by default.
 const EVICTION_CHECK_DIVISOR: u32 = 5;
 
+/// The shortest interval between attempts to take room out of turn: clients decide how many wait,
+/// and how often room is released.
+const ATTEMPT_INTERVAL_MIN: Duration = Duration::from_millis(5);
+
 /// All that a connection holds.
 const ALL: u32 = u32::MAX;
 
@@ -374,7 +378,9 @@ impl ConnectionQuota {
                 if let Some(permit) = self.try_take(units) {
                     return permit;
                 }
+                let next_attempt = Instant::now() + ATTEMPT_INTERVAL_MIN;
                 let _ = tokio::time::timeout(patience, released).await;
+                tokio::time::sleep_until(next_attempt).await;
             }
         };
         tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| MemoryBudgetError)
