@@ -1,7 +1,8 @@
 //! Accepts connections, within limits, and shakes hands: a connection is served in [`crate::conn`].
 //!
-//! When as many are open as may be, others make room ([`kafka_connections::ConnectionTable`]): neither a
-//! stranger nor a user who opens that many keeps others out.
+//! When as many are open as may be, others make room
+//! ([`kafka_connections::ConnectionTable`]): neither a stranger nor a user who opens that many keeps
+//! others out.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::conn::{ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop};
+use crate::conn::{ConnectionEnds, DRAIN_MAX, KafkaConnection, wait_for_stop};
+use crate::connection_error::ConnectionError;
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::quotas::{RateWindow, record_connection};

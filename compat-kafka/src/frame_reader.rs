@@ -3,7 +3,8 @@
 //! The buffer of a large frame grows as its bytes arrive, out of a budget that all connections
 //! share. Small frames have a budget of their own, so that large ones cannot keep them out. One
 //! small frame per connection needs no budget, so that a client with one request at a time is
-//! always served. A frame that has begun must keep to the rate of [`kafka_connections::TransferPace`].
+//! always served. A frame that has begun must keep to the rate of
+//! [`kafka_connections::TransferPace`].
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use kafka_connections::{LoginMemory, QuotaPermit, RequestQuotas, TransferPace, units};
 use tokio::time::Instant;
 
-use crate::conn::ConnectionError;
+use crate::connection_error::ConnectionError;
 use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::kafka_server::KafkaServer;
 use crate::stream::ByteStream;

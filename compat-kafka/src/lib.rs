@@ -18,6 +18,8 @@ mod broker_settings;
 mod client_log;
 mod cluster_view;
 mod conn;
+mod connection_error;
+mod connection_loop;
 mod coordinators;
 mod corruption;
 mod extension;
