@@ -6,15 +6,15 @@
 //! connections end in this order:
 //!
 //! 1. of the address that the new connection comes from, the oldest early one, if it has several,
-//! 2. early ones, while they have more than a thirty-second of all places: the oldest of the address
-//!    that has the most of them,
+//! 2. early ones, while they have more than a thirty-second of all places: the oldest of the
+//!    address that has the most of them,
 //! 3. of the holder with the most, its oldest early one, or else the one that has been idle for
 //!    longest,
 //! 4. one that serves a request, if that holder has no other and the room is for somebody else.
 //!
-//! Rule 2 spares a few, which protects new clients: otherwise a client that opens connections without
-//! end, and sends a request over each, would end the connections of others while they log in. So
-//! silent clients displace a thirty-second at most of those who are served, and one address a
+//! Rule 2 spares a few, which protects new clients: otherwise a client that opens connections
+//! without end, and sends a request over each, would end the connections of others while they log
+//! in. So silent clients displace a thirty-second at most of those who are served, and one address a
 //! quarter of that.
 //!
 //! The limits of an address and of a listener are not shared: only early connections end for them.

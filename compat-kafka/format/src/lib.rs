@@ -1,5 +1,5 @@
 //! Kafka's record batches as the engine's [`BatchFormat`]: offsets and times in headers, markers of
-//! transactions, compaction, and user times. A stored batch is never rewritten, except by compaction.
+//! transactions, compaction, and user times. Only compaction rewrites a stored batch.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! A topic wins over a moment of the same name. Views of moments are cached, 64 MiB of them. Their
 //! records may be removed while they are read, so a reader calls
-//! [`ReadableTopic::check_partition_kept`] after its reads. The id of a moment is a keyed hash of its
-//! name, which no client can compute.
+//! [`ReadableTopic::check_partition_kept`] after its reads. The id of a moment is a keyed hash of
+//! its name, which no client can compute.
 
 #![forbid(unsafe_code)]
 

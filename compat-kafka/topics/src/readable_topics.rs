@@ -52,8 +52,8 @@ impl ReadableTopics {
         Ok(readable)
     }
 
-    /// [`ReadableTopics::resolve`] for a response that may describe only `rows` more rows of moments.
-    /// Without a limit one request could name very many.
+    /// [`ReadableTopics::resolve`] for a response that may describe only `rows` more rows of
+    /// moments. Without a limit one request could name very many.
     ///
     /// # Errors
     ///
@@ -69,8 +69,8 @@ impl ReadableTopics {
         self.resolve(name).await
     }
 
-    /// [`ReadableTopics::resolve`] without the check that the result still has all its records. After
-    /// reading a partition, the caller calls [`ReadableTopic::check_partition_kept`].
+    /// [`ReadableTopics::resolve`] without the check that the result still has all its records.
+    /// After reading a partition, the caller calls [`ReadableTopic::check_partition_kept`].
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl ReadableTopics {
     /// bytes name one.
     ///
     /// # Errors
-    /// There is none, it cannot be read, or the request names too much of the past.
+    /// The topic does not exist or cannot be read, or the request names too much of the past.
     pub async fn resolve_limited(
         &self,
         name: &str,

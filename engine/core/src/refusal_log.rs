@@ -1,5 +1,5 @@
-//! Warnings of what a budget refuses: the first at once, and then one a minute. One client may cause
-//! thousands in a second.
+//! Warnings of requests that a budget refuses: the first at once, and then one a minute. A client
+//! may cause thousands a second.
 
 use admission::BudgetError;
 use parking_lot::Mutex;

@@ -73,8 +73,9 @@ impl Security {
         self.options().token_key.as_ref()
     }
 
-    /// Changes credentials, and ends the delegation tokens that users with a replaced or removed
-    /// credential own or have requested: whoever knew the old password may have one.
+    /// Changes credentials. If a credential of a user is replaced or removed, this ends the
+    /// delegation tokens that the user owns or has requested: a thief of the old password may have
+    /// one.
     ///
     /// # Errors
     /// As [`Security::change`].

@@ -294,11 +294,11 @@ mod tests {
         let disk = MemoryDisk::new();
         let data = Arc::new(DataFile::new(StorageFile::create(&disk, "data").unwrap()));
         let old = index(&disk, "old", &[1, 2, 3, 4]);
-        let anew = index(&disk, "new", &[2, 3, 4]);
+        let rebuilt = index(&disk, "new", &[2, 3, 4]);
         let segment =
             Arc::new(SealedSegment::new(SegmentLayout::Journal, SegmentFiles { data, index: old }));
         let is_kept = |head: &LatestRun| {
-            segment.set_index(Arc::clone(&anew));
+            segment.set_index(Arc::clone(&rebuilt));
             head.log != LogId(1)
         };
         write_latest_runs(&disk, 0..4096, &[LatestRunSource::of(&segment)], is_kept).unwrap();

@@ -556,7 +556,7 @@ mod tests {
         let disk = MemoryDisk::new();
         let data = Arc::new(DataFile::new(StorageFile::create(&disk, "data").unwrap()));
         let old = index(&disk, "old", &[(1, 2), (2, 3), (3, 2)]);
-        let anew = index(&disk, "new", &[(2, 3), (3, 2)]);
+        let rebuilt = index(&disk, "new", &[(2, 3), (3, 2)]);
         let (number, run) = old.find_run(LogId(2)).unwrap().unwrap();
         let segment =
             Arc::new(SealedSegment::new(SegmentLayout::Journal, SegmentFiles { data, index: old }));
@@ -570,7 +570,7 @@ mod tests {
         };
         let whole = |run: &IndexRun| {
             // Another reader has found corruption in the index, and it was rebuilt just now.
-            segment.set_index(Arc::clone(&anew));
+            segment.set_index(Arc::clone(&rebuilt));
             run.tip.end <= Offset(1)
         };
         let spot = sealed.find(whole, |placed| placed.entry.end() <= Offset(1)).unwrap().unwrap();
