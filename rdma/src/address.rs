@@ -17,7 +17,7 @@ pub struct LinkAddress {
     /// The sequence number of the first packet that it sends.
     pub first_packet: u32,
     /// The number of the maximum transfer unit (`enum ibv_mtu`), from 1 (256 bytes) to 5 (4 KiB).
-    pub mtu: i32,
+    pub mtu: u32,
 }
 
 impl LinkAddress {
@@ -47,7 +47,7 @@ impl LinkAddress {
             lid: u16::from_be_bytes([bytes[16], bytes[17]]),
             queue_pair,
             first_packet,
-            mtu: i32::from(bytes[26]),
+            mtu: u32::from(bytes[26]),
         })
     }
 }

@@ -19,6 +19,10 @@ pub enum DiscoverError {
         path: PathBuf,
         source: io::Error,
     },
+    /// libibverbs does not list the devices.
+    #[cfg(feature = "ibverbs")]
+    #[error("ibv_get_device_list failed: {0}")]
+    List(io::Error),
     /// A file of a device has a value that no known kernel writes.
     #[error("{} says what is not understood. text={text:?}, expected={expected}", .path.display())]
     Unexpected {
@@ -34,6 +38,8 @@ impl From<DiscoverError> for io::Error {
     fn from(error: DiscoverError) -> io::Error {
         let kind = match &error {
             DiscoverError::Read { source, .. } => source.kind(),
+            #[cfg(feature = "ibverbs")]
+            DiscoverError::List(source) => source.kind(),
             DiscoverError::Unexpected { .. } => io::ErrorKind::InvalidData,
         };
         io::Error::new(kind, error)
@@ -47,14 +53,22 @@ impl From<DiscoverError> for io::Error {
 ///
 /// [`DiscoverError`], also if a device disappears while it is read.
 pub fn devices() -> Result<Vec<RdmaDevice>, DiscoverError> {
-    devices_in(Path::new(CLASS))
+    #[cfg(not(feature = "ibverbs"))]
+    let list = names_in;
+    #[cfg(feature = "ibverbs")]
+    let list = |_: &Path| names_by_library();
+    devices_in(Path::new(CLASS), list)
 }
 
-fn devices_in(class: &Path) -> Result<Vec<RdmaDevice>, DiscoverError> {
+/// The devices that `list` names, which have directories in `class`.
+fn devices_in(
+    class: &Path,
+    list: impl FnOnce(&Path) -> Result<Vec<String>, DiscoverError>,
+) -> Result<Vec<RdmaDevice>, DiscoverError> {
     if !class.exists() {
         return Ok(Vec::new());
     }
-    names_in(class)?
+    list(class)?
         .into_iter()
         .map(|name| {
             let directory = class.join(&name);
@@ -62,6 +76,17 @@ fn devices_in(class: &Path) -> Result<Vec<RdmaDevice>, DiscoverError> {
             Ok(RdmaDevice { ports: ports_in(&directory.join("ports"))?, name, node_guid })
         })
         .collect()
+}
+
+/// The names of the devices that libibverbs has a driver for. The states of their ports are read
+/// from sysfs all the same: crate `ibverbs` shows one port, and only while it is active.
+#[cfg(feature = "ibverbs")]
+fn names_by_library() -> Result<Vec<String>, DiscoverError> {
+    let devices = ibverbs::devices().map_err(DiscoverError::List)?;
+    let names = devices.iter().filter_map(|device| device.name());
+    let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
 }
 
 fn ports_in(directory: &Path) -> Result<Vec<RdmaPort>, DiscoverError> {
@@ -178,8 +203,8 @@ mod tests {
     #[test]
     fn a_machine_without_the_class_has_no_devices() {
         let sysfs = SysfsFixture::new("none");
-        assert_eq!(devices_in(&sysfs.0.join("infiniband")).unwrap(), []);
-        assert_eq!(devices_in(&sysfs.0).unwrap(), []);
+        assert_eq!(devices_in(&sysfs.0.join("infiniband"), names_in).unwrap(), []);
+        assert_eq!(devices_in(&sysfs.0, names_in).unwrap(), []);
     }
 
     #[test]
@@ -193,7 +218,7 @@ mod tests {
         sysfs.port("mlx5_1", 1, "1: DOWN\n", "InfiniBand\n");
         sysfs.port("mlx5_0", 10, "4: ACTIVE\n", "Ethernet\n");
         sysfs.port("mlx5_0", 2, "3: ARMED\n", "Unspecified\n");
-        let devices = devices_in(&sysfs.0).unwrap();
+        let devices = devices_in(&sysfs.0, names_in).unwrap();
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["mlx5_0", "mlx5_1"]);
         let port = |number, state, link_layer| {
@@ -221,24 +246,24 @@ mod tests {
         sysfs.gid("rxe0", 1, 2, "0000:0000:0000:0000:0000:0000:0000:0000\n", Some("RoCE v2\n"));
         sysfs.gid("rxe0", 1, 3, "0000:0000:0000:0000:0000:0000:0000:0000\n", None);
         sysfs.gid("rxe0", 1, 4, mapped, Some("RoCE v9\n"));
-        let devices = devices_in(&sysfs.0).unwrap();
+        let devices = devices_in(&sysfs.0, names_in).unwrap();
         let gids: Vec<_> =
             devices[0].ports[0].gids.iter().map(|gid| (gid.index, gid.kind)).collect();
         assert_eq!(gids, [(1, GidKind::InfiniBandOrRoceV1), (10, GidKind::RoceV2)]);
         assert_eq!(devices[0].ports[0].gids[0].address.to_string(), "10.10.0.1");
         sysfs.gid("rxe0", 1, 5, "what\n", Some("RoCE v2\n"));
-        assert!(devices_in(&sysfs.0).unwrap_err().to_string().contains("gids/5"));
+        assert!(devices_in(&sysfs.0, names_in).unwrap_err().to_string().contains("gids/5"));
     }
 
     #[test]
     fn what_cannot_be_read_or_understood_is_named() {
         let sysfs = SysfsFixture::new("bad");
         sysfs.port("mlx5_0", 1, "ACTIVE\n", "Ethernet\n");
-        let error = devices_in(&sysfs.0).unwrap_err();
+        let error = devices_in(&sysfs.0, names_in).unwrap_err();
         assert!(matches!(&error, DiscoverError::Unexpected { text, .. } if text == "ACTIVE"));
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidData);
         fs::remove_file(sysfs.0.join("mlx5_0/ports/1/state")).unwrap();
-        let error = devices_in(&sysfs.0).unwrap_err();
+        let error = devices_in(&sysfs.0, names_in).unwrap_err();
         assert!(error.to_string().contains("mlx5_0/ports/1/state"), "{error}");
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
     }

@@ -1,5 +1,5 @@
 /* Prints the layout of libibverbs' structures by its own headers. A test of the crate compares it
- * with what the crate believes: rdma/tests or verbs/ffi.rs, `layouts`. */
+ * with what the crate believes: rdma/src/verbs/ffi/loaded.rs, `layouts`. */
 #include <infiniband/verbs.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -131,7 +131,7 @@ struct DeviceState {
     choice: DeviceChoice,
     limits: DeviceLimits,
     lid: u16,
-    mtu: i32,
+    mtu: u32,
     is_lost: AtomicBool,
     lost: watch::Sender<bool>,
     resources: Mutex<Vec<Weak<dyn DeviceResource>>>,
@@ -207,7 +207,7 @@ impl VerbsDevice {
     }
 
     /// The number of the port's maximum transfer unit (`enum ibv_mtu`).
-    pub(super) fn mtu(&self) -> i32 {
+    pub(super) fn mtu(&self) -> u32 {
         self.0.mtu
     }
 
@@ -307,7 +307,7 @@ impl VerbsDevice {
     }
 
     /// Takes one message, and returns its number (`enum ibv_event_type`).
-    fn take_event(&self) -> io::Result<i32> {
+    fn take_event(&self) -> io::Result<u32> {
         let mut event = std::mem::MaybeUninit::<IbvAsyncEvent>::zeroed();
         // SAFETY: the context is open, and the library fills the event in.
         let code = unsafe { (self.0.verbs.get_async_event)(self.context(), event.as_mut_ptr()) };
@@ -375,7 +375,7 @@ impl DeviceState {
         }
         let number = self.choice.port;
         // SAFETY: as above.
-        let code = unsafe { (self.verbs.query_port)(context, number, &raw mut port) };
+        let code = unsafe { (self.verbs.query_port)(context, number, (&raw mut port).cast()) };
         if code != 0 {
             return Err(VerbsError::of_code("ibv_query_port", code));
         }

@@ -386,6 +386,6 @@ impl VerbsLink {
     }
 }
 
-fn request(opcode: i32, remote_address: u64, remote_key: u32) -> WorkRequest {
+fn request(opcode: u32, remote_address: u64, remote_key: u32) -> WorkRequest {
     WorkRequest { opcode, pieces: Vec::new(), remote_address, remote_key, is_signalled: false }
 }

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use super::descriptor::{WatchedDescriptor, watch_descriptor};
 use super::device::{VerbsDevice, VerbsError};
 use super::ffi::{
-    ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, IbvAhAttr, IbvCompChannel, IbvCq, IbvQp, IbvQpAttr,
-    IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc, QP_ACCESS_FLAGS, QP_AV, QP_DEST_QPN,
-    QP_MAX_DEST_RD_ATOMIC, QP_MAX_QP_RD_ATOMIC, QP_MIN_RNR_TIMER, QP_PATH_MTU, QP_PKEY_INDEX,
-    QP_PORT, QP_RETRY_CNT, QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_STATE, QP_TIMEOUT, QPS_INIT,
-    QPS_RTR, QPS_RTS, QPT_RC, SEND_SIGNALED, WC_SUCCESS,
+    ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, IbvAhAttr, IbvCompChannel, IbvCq, IbvGid, IbvQp,
+    IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc, QP_ACCESS_FLAGS, QP_AV,
+    QP_DEST_QPN, QP_MAX_DEST_RD_ATOMIC, QP_MAX_QP_RD_ATOMIC, QP_MIN_RNR_TIMER, QP_PATH_MTU,
+    QP_PKEY_INDEX, QP_PORT, QP_RETRY_CNT, QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_STATE, QP_TIMEOUT,
+    QPS_INIT, QPS_RTR, QPS_RTS, QPT_RC, SEND_SIGNALED, poll_cq, post_send, req_notify_cq,
 };
 use super::resources::{QUEUE_PAIRS, add, subtract};
 use crate::address::LinkAddress;
@@ -39,7 +39,7 @@ pub(super) enum PeerAccess {
 #[derive(Debug)]
 pub(super) struct WorkRequest {
     /// [`super::ffi::WR_RDMA_WRITE`] or [`super::ffi::WR_RDMA_READ`].
-    pub(super) opcode: i32,
+    pub(super) opcode: u32,
     pub(super) pieces: Vec<IbvSge>,
     pub(super) remote_address: u64,
     pub(super) remote_key: u32,
@@ -54,7 +54,7 @@ pub(super) struct Completion {
     /// The number that was given with it.
     pub(super) number: u64,
     /// The status with which it failed (`enum ibv_wc_status`).
-    pub(super) failure: Option<i32>,
+    pub(super) failure: Option<u32>,
 }
 
 /// A queue pair. Dropping it ends every transfer of either side before anything else is freed.
@@ -204,14 +204,15 @@ impl QueuePair {
     ) -> Result<(), VerbsError> {
         let mut chain: Vec<IbvSendWr> = Vec::with_capacity(requests.len());
         for (request, number) in requests.iter_mut().zip(first..) {
-            let mut work = IbvSendWr::zeroed();
+            // SAFETY: zero is a valid value of each field.
+            let mut work: IbvSendWr = unsafe { std::mem::zeroed() };
             work.wr_id = number;
             work.sg_list = request.pieces.as_mut_ptr();
             work.num_sge = request.pieces.len() as i32;
             work.opcode = request.opcode;
             work.send_flags = if request.is_signalled { SEND_SIGNALED } else { 0 };
-            work.remote_addr = request.remote_address;
-            work.rkey = request.remote_key;
+            work.wr.rdma.remote_addr = request.remote_address;
+            work.wr.rdma.rkey = request.remote_key;
             chain.push(work);
         }
         let start = chain.as_mut_ptr();
@@ -225,7 +226,7 @@ impl QueuePair {
         let (pair, mut bad) = (self.pair.as_ptr(), std::ptr::null_mut());
         // SAFETY: the queue pair is open; the device copies the chain and its lists of pieces
         // before the call returns; the caller answers for the memory of the pieces.
-        match unsafe { ((*(*pair).context).ops.post_send)(pair, start, &raw mut bad) } {
+        match unsafe { post_send(pair, start, &raw mut bad) } {
             0 => Ok(()),
             code => Err(VerbsError::of_code("ibv_post_send", code)),
         }
@@ -281,9 +282,9 @@ fn path(choice: &crate::DeviceChoice, peer: &LinkAddress) -> IbvAhAttr {
     path.dlid = peer.lid;
     // Within a subnet of InfiniBand the short address is enough; Ethernet has only the long one.
     path.is_global = u8::from(!choice.is_infiniband || peer.lid == 0);
-    path.dgid = super::ffi::IbvGid(peer.gid.0);
-    path.sgid_index = choice.gid.index;
-    path.hop_limit = HOPS_MAX;
+    path.grh.dgid = IbvGid { raw: peer.gid.0 };
+    path.grh.sgid_index = choice.gid.index;
+    path.grh.hop_limit = HOPS_MAX;
     path
 }
 
@@ -360,15 +361,13 @@ impl CompletionQueue {
         let mut entries: [IbvWc; COMPLETIONS_MAX] = unsafe { std::mem::zeroed() };
         let queue = self.queue.as_ptr();
         // SAFETY: the queue is open, and there is room for as many as are asked for.
-        let count = unsafe {
-            ((*(*queue).context).ops.poll_cq)(queue, COMPLETIONS_MAX as i32, entries.as_mut_ptr())
-        };
+        let count = unsafe { poll_cq(queue, COMPLETIONS_MAX as i32, entries.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
             return Err(VerbsError::of_code("ibv_poll_cq", count));
         };
         let completion = |entry: &IbvWc| Completion {
-            number: entry.wr_id,
-            failure: (entry.status != WC_SUCCESS).then_some(entry.status),
+            number: entry.wr_id(),
+            failure: entry.error().map(|(status, _)| status),
         };
         Ok(entries[..count].iter().map(completion).collect())
     }
@@ -376,7 +375,7 @@ impl CompletionQueue {
     fn arm(&mut self) -> Result<(), VerbsError> {
         let queue = self.queue.as_ptr();
         // SAFETY: the queue is open.
-        match unsafe { ((*(*queue).context).ops.req_notify_cq)(queue, 0) } {
+        match unsafe { req_notify_cq(queue, 0) } {
             0 => Ok(()),
             code => Err(VerbsError::of_code("ibv_req_notify_cq", code)),
         }
@@ -419,7 +418,7 @@ impl Drop for CompletionQueue {
 }
 
 /// The library's text for the status of a completion.
-pub(super) fn status_text(device: &VerbsDevice, status: i32) -> String {
+pub(super) fn status_text(device: &VerbsDevice, status: u32) -> String {
     // SAFETY: the function knows every number, and returns a constant text.
     let text = unsafe { std::ffi::CStr::from_ptr((device.verbs().wc_status_str)(status)) };
     text.to_string_lossy().into_owned()

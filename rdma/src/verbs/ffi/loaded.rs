@@ -1,32 +1,24 @@
-//! The part of libibverbs that is used: its structures, and its functions, found at run time.
+//! Our own declarations of libibverbs' structures, for a program that opens it at run time.
 //!
-//! The library is opened when it is first needed, and its absence is an error like any other. So
-//! the program starts on machines without it, and building it needs neither its headers nor a C
-//! compiler (`docs/adr/0029-libibverbs-is-opened-at-run-time.md`). The structures are the library's
-//! ABI, which has been the same since version 1.1 of 2007; `rdma/vm/abi.c` compares them with the
-//! headers. Of structures that the library allocates, only the leading fields are declared.
+//! They are the library's ABI, which has been the same since version 1.1 of 2007; `rdma/vm/abi.c`
+//! compares them with the headers. Of structures that the library allocates, only the leading
+//! fields are declared. Names of fields are the library's.
 
-#![allow(clippy::missing_safety_doc, reason = "the functions are those of the library")]
-
-use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
-
-/// The file that the dynamic linker looks for.
-const LIBRARY: &str = "libibverbs.so.1";
+use std::ffi::{c_int, c_uint, c_void};
 
 pub(crate) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(crate) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(crate) const ACCESS_REMOTE_READ: c_int = 1 << 2;
 
-pub(crate) const WR_RDMA_WRITE: c_int = 0;
-pub(crate) const WR_RDMA_READ: c_int = 4;
+pub(crate) const WR_RDMA_WRITE: c_uint = 0;
+pub(crate) const WR_RDMA_READ: c_uint = 4;
 pub(crate) const SEND_SIGNALED: c_uint = 1 << 1;
-pub(crate) const WC_SUCCESS: c_int = 0;
+const WC_SUCCESS: c_uint = 0;
 
-pub(crate) const QPT_RC: c_int = 2;
-pub(crate) const QPS_INIT: c_int = 1;
-pub(crate) const QPS_RTR: c_int = 2;
-pub(crate) const QPS_RTS: c_int = 3;
+pub(crate) const QPT_RC: c_uint = 2;
+pub(crate) const QPS_INIT: c_uint = 1;
+pub(crate) const QPS_RTR: c_uint = 2;
+pub(crate) const QPS_RTS: c_uint = 3;
 
 pub(crate) const QP_STATE: c_int = 1;
 pub(crate) const QP_ACCESS_FLAGS: c_int = 1 << 3;
@@ -44,9 +36,9 @@ pub(crate) const QP_SQ_PSN: c_int = 1 << 16;
 pub(crate) const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
 pub(crate) const QP_DEST_QPN: c_int = 1 << 20;
 
-pub(crate) const PORT_ACTIVE: c_int = 4;
+pub(crate) const PORT_ACTIVE: c_uint = 4;
 
-pub(crate) const EVENT_DEVICE_FATAL: c_int = 8;
+pub(crate) const EVENT_DEVICE_FATAL: c_uint = 8;
 
 /// `struct ibv_device`; only ever behind a pointer.
 #[repr(C)]
@@ -64,11 +56,11 @@ pub(crate) struct IbvPd {
 #[repr(C)]
 pub(crate) struct IbvContextOps {
     before_poll_cq: [*mut c_void; 11],
-    pub(crate) poll_cq: unsafe extern "C" fn(*mut IbvCq, c_int, *mut IbvWc) -> c_int,
-    pub(crate) req_notify_cq: unsafe extern "C" fn(*mut IbvCq, c_int) -> c_int,
+    pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut IbvCq, c_int, *mut IbvWc) -> c_int>,
+    pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut IbvCq, c_int) -> c_int>,
     before_post_send: [*mut c_void; 12],
     pub(crate) post_send:
-        unsafe extern "C" fn(*mut IbvQp, *mut IbvSendWr, *mut *mut IbvSendWr) -> c_int,
+        Option<unsafe extern "C" fn(*mut IbvQp, *mut IbvSendWr, *mut *mut IbvSendWr) -> c_int>,
     after_post_send: [*mut c_void; 6],
 }
 
@@ -122,7 +114,9 @@ pub(crate) struct IbvMr {
 /// `union ibv_gid`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(crate) struct IbvGid(pub(crate) [u8; 16]);
+pub(crate) struct IbvGid {
+    pub(crate) raw: [u8; 16],
+}
 
 /// `struct ibv_device_attr`.
 #[repr(C)]
@@ -154,12 +148,12 @@ pub(crate) struct IbvDeviceAttr {
     phys_port_cnt: u8,
 }
 
-/// `struct _compat_ibv_port_attr`: `struct ibv_port_attr` without its last field.
+/// `struct ibv_port_attr` without its last field, which `ibv_query_port` does not fill in.
 #[repr(C)]
 pub(crate) struct IbvPortAttr {
-    pub(crate) state: c_int,
-    max_mtu: c_int,
-    pub(crate) active_mtu: c_int,
+    pub(crate) state: c_uint,
+    max_mtu: c_uint,
+    pub(crate) active_mtu: c_uint,
     gid_tbl_len: c_int,
     port_cap_flags: u32,
     pub(crate) max_msg_sz: u32,
@@ -181,6 +175,9 @@ pub(crate) struct IbvPortAttr {
     port_cap_flags2: u16,
 }
 
+/// `struct _compat_ibv_port_attr`, the name of `struct ibv_port_attr` in the function's signature.
+pub(crate) type IbvCompatPortAttr = IbvPortAttr;
+
 /// `struct ibv_qp_cap`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -200,20 +197,26 @@ pub(crate) struct IbvQpInitAttr {
     pub(crate) recv_cq: *mut IbvCq,
     pub(crate) srq: *mut c_void,
     pub(crate) cap: IbvQpCap,
-    pub(crate) qp_type: c_int,
+    pub(crate) qp_type: c_uint,
     pub(crate) sq_sig_all: c_int,
 }
 
-/// `struct ibv_ah_attr`, with its `struct ibv_global_route`.
+/// `struct ibv_global_route`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct IbvAhAttr {
+pub(crate) struct IbvGlobalRoute {
     pub(crate) dgid: IbvGid,
     pub(crate) flow_label: u32,
     pub(crate) sgid_index: u8,
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
-    grh_end: u8,
+}
+
+/// `struct ibv_ah_attr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IbvAhAttr {
+    pub(crate) grh: IbvGlobalRoute,
     pub(crate) dlid: u16,
     pub(crate) sl: u8,
     pub(crate) src_path_bits: u8,
@@ -226,10 +229,10 @@ pub(crate) struct IbvAhAttr {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvQpAttr {
-    pub(crate) qp_state: c_int,
-    pub(crate) cur_qp_state: c_int,
-    pub(crate) path_mtu: c_int,
-    pub(crate) path_mig_state: c_int,
+    pub(crate) qp_state: c_uint,
+    pub(crate) cur_qp_state: c_uint,
+    pub(crate) path_mtu: c_uint,
+    pub(crate) path_mig_state: c_uint,
     pub(crate) qkey: u32,
     pub(crate) rq_psn: u32,
     pub(crate) sq_psn: u32,
@@ -263,45 +266,42 @@ pub(crate) struct IbvSge {
     pub(crate) lkey: u32,
 }
 
-/// `struct ibv_send_wr`, with the part of its union that one-sided requests use.
+/// The member `rdma` of the union `wr`: the target of a one-sided request.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IbvRdma {
+    pub(crate) remote_addr: u64,
+    pub(crate) rkey: u32,
+}
+
+/// The union `wr` of a work request, as far as it is used.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IbvWr {
+    pub(crate) rdma: IbvRdma,
+}
+
+/// `struct ibv_send_wr`.
 #[repr(C)]
 pub(crate) struct IbvSendWr {
     pub(crate) wr_id: u64,
     pub(crate) next: *mut IbvSendWr,
     pub(crate) sg_list: *mut IbvSge,
     pub(crate) num_sge: c_int,
-    pub(crate) opcode: c_int,
+    pub(crate) opcode: c_uint,
     pub(crate) send_flags: c_uint,
-    pub(crate) imm_data: u32,
-    pub(crate) remote_addr: u64,
-    pub(crate) rkey: u32,
+    imm_data: u32,
+    pub(crate) wr: IbvWr,
     rest: [u64; 9],
-}
-
-impl IbvSendWr {
-    pub(crate) fn zeroed() -> IbvSendWr {
-        IbvSendWr {
-            wr_id: 0,
-            next: std::ptr::null_mut(),
-            sg_list: std::ptr::null_mut(),
-            num_sge: 0,
-            opcode: 0,
-            send_flags: 0,
-            imm_data: 0,
-            remote_addr: 0,
-            rkey: 0,
-            rest: [0; 9],
-        }
-    }
 }
 
 /// `struct ibv_wc`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvWc {
-    pub(crate) wr_id: u64,
-    pub(crate) status: c_int,
-    opcode: c_int,
+    wr_id: u64,
+    status: c_uint,
+    opcode: c_uint,
     vendor_err: u32,
     byte_len: u32,
     imm_data: u32,
@@ -314,75 +314,23 @@ pub(crate) struct IbvWc {
     dlid_path_bits: u8,
 }
 
+impl IbvWc {
+    /// The number that was given with the work request.
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    /// The status (`enum ibv_wc_status`) of a request that failed, and the device's own number.
+    pub(crate) fn error(&self) -> Option<(c_uint, u32)> {
+        (self.status != WC_SUCCESS).then_some((self.status, self.vendor_err))
+    }
+}
+
 /// `struct ibv_async_event`.
 #[repr(C)]
 pub(crate) struct IbvAsyncEvent {
     element: *mut c_void,
-    pub(crate) event_type: c_int,
-}
-
-macro_rules! library {
-    ($($field:ident: $symbol:literal, fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of the library.
-        pub(crate) struct VerbsLibrary {
-            $(pub(crate) $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
-
-        impl VerbsLibrary {
-            /// Opens the library. It stays open.
-            fn open() -> Result<VerbsLibrary, libloading::Error> {
-                // SAFETY: libibverbs may be opened at any time; it has no requirements on threads.
-                let library = unsafe { libloading::Library::new(LIBRARY)? };
-                // Its functions are called for as long as the process lives.
-                let library: &'static libloading::Library = Box::leak(Box::new(library));
-                Ok(VerbsLibrary {
-                    $(
-                        // SAFETY: this is the signature of the function in the library's headers.
-                        $field: *unsafe { library.get($symbol)? },
-                    )*
-                })
-            }
-        }
-    };
-}
-
-library! {
-    get_device_list: b"ibv_get_device_list", fn(*mut c_int) -> *mut *mut IbvDevice;
-    free_device_list: b"ibv_free_device_list", fn(*mut *mut IbvDevice);
-    get_device_name: b"ibv_get_device_name", fn(*mut IbvDevice) -> *const c_char;
-    open_device: b"ibv_open_device", fn(*mut IbvDevice) -> *mut IbvContext;
-    close_device: b"ibv_close_device", fn(*mut IbvContext) -> c_int;
-    query_device: b"ibv_query_device", fn(*mut IbvContext, *mut IbvDeviceAttr) -> c_int;
-    query_port: b"ibv_query_port", fn(*mut IbvContext, u8, *mut IbvPortAttr) -> c_int;
-    alloc_pd: b"ibv_alloc_pd", fn(*mut IbvContext) -> *mut IbvPd;
-    dealloc_pd: b"ibv_dealloc_pd", fn(*mut IbvPd) -> c_int;
-    reg_mr: b"ibv_reg_mr", fn(*mut IbvPd, *mut c_void, usize, c_int) -> *mut IbvMr;
-    dereg_mr: b"ibv_dereg_mr", fn(*mut IbvMr) -> c_int;
-    create_comp_channel: b"ibv_create_comp_channel", fn(*mut IbvContext) -> *mut IbvCompChannel;
-    destroy_comp_channel: b"ibv_destroy_comp_channel", fn(*mut IbvCompChannel) -> c_int;
-    create_cq: b"ibv_create_cq",
-        fn(*mut IbvContext, c_int, *mut c_void, *mut IbvCompChannel, c_int) -> *mut IbvCq;
-    destroy_cq: b"ibv_destroy_cq", fn(*mut IbvCq) -> c_int;
-    get_cq_event: b"ibv_get_cq_event",
-        fn(*mut IbvCompChannel, *mut *mut IbvCq, *mut *mut c_void) -> c_int;
-    ack_cq_events: b"ibv_ack_cq_events", fn(*mut IbvCq, c_uint);
-    create_qp: b"ibv_create_qp", fn(*mut IbvPd, *mut IbvQpInitAttr) -> *mut IbvQp;
-    modify_qp: b"ibv_modify_qp", fn(*mut IbvQp, *mut IbvQpAttr, c_int) -> c_int;
-    destroy_qp: b"ibv_destroy_qp", fn(*mut IbvQp) -> c_int;
-    get_async_event: b"ibv_get_async_event", fn(*mut IbvContext, *mut IbvAsyncEvent) -> c_int;
-    ack_async_event: b"ibv_ack_async_event", fn(*mut IbvAsyncEvent);
-    wc_status_str: b"ibv_wc_status_str", fn(c_int) -> *const c_char;
-}
-
-/// The library, opened once.
-///
-/// # Errors
-///
-/// The message of the dynamic linker: the library is not installed, or is not libibverbs.
-pub(crate) fn library() -> Result<&'static VerbsLibrary, String> {
-    static LOADED: OnceLock<Result<VerbsLibrary, String>> = OnceLock::new();
-    let loaded = LOADED.get_or_init(|| VerbsLibrary::open().map_err(|error| error.to_string()));
-    loaded.as_ref().map_err(String::clone)
+    pub(crate) event_type: c_uint,
 }
 
 /// The layout of each structure as Rust has it, in the words of `rdma/vm/abi.c`.
@@ -421,9 +369,9 @@ fn layouts() -> String {
         IbvWc, "ibv_wc": wr_id, status, byte_len;
         IbvAsyncEvent, "ibv_async_event": event_type;
     }
-    writeln!(text, "remote_addr {}", offset_of!(IbvSendWr, remote_addr)).unwrap();
-    writeln!(text, "rkey {}", offset_of!(IbvSendWr, rkey)).unwrap();
-    writeln!(text, "sgid_index {}", offset_of!(IbvAhAttr, sgid_index)).unwrap();
+    writeln!(text, "remote_addr {}", offset_of!(IbvSendWr, wr.rdma.remote_addr)).unwrap();
+    writeln!(text, "rkey {}", offset_of!(IbvSendWr, wr.rdma.rkey)).unwrap();
+    writeln!(text, "sgid_index {}", offset_of!(IbvAhAttr, grh.sgid_index)).unwrap();
     sizes! {
         IbvContextOps, "ibv_context_ops";
         IbvMr, "ibv_mr";
