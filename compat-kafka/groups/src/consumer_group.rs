@@ -7,14 +7,13 @@
 //! `assign` (the assignors), `commit` and `describe`; `stored` is what survives a restart. This
 //! file has what they share.
 //!
-//! An answer shows only what is stored: each change has a number, and the caller keeps an answer
-//! back until all changes up to [`ConsumerGroup::unsaved_change_of`] its member are. A write that
-//! failed is tried again with the next, and until then it is as if the answers had been lost.
+//! An answer shows only what is stored, as [`ModernGroup`] says, which share and streams groups are
+//! made of too.
 //!
 //! Invariant: a partition has at most one holder, to which it is assigned or which has not
 //! confirmed that it gave it up. It is asserted in [`ConsumerGroup::count`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +22,10 @@ use engine::TopicId;
 use super::assignor::Assignor;
 use super::deadlines::DeadlineQueue;
 use super::error::GroupError;
-use super::options::{Options, assignment_interval};
+use super::modern_group::ModernGroup;
+use super::options::Options;
 use super::partitions::{AssignedPartitions, PartitionSet, each};
 use super::topic_subscription::{GroupSubscription, GroupTopics};
-use super::unsaved_changes::UnsavedChanges;
 use assign::{AssignableMember, AssignmentTask};
 use member::ConsumerGroupMember;
 use reconcile::ReconcileContext;
@@ -48,7 +47,6 @@ mod test_consumer_group;
 #[cfg(test)]
 mod tests;
 
-pub use commit::CommittedPartition;
 pub use describe::{ConsumerGroupState, ConsumerGroupSummary, ConsumerMemberSummary};
 pub use heartbeat::{ConsumerHeartbeat, ConsumerHeartbeatAnswer};
 pub use member::MemberState;
@@ -70,21 +68,12 @@ enum MemberTimer {
 /// One group. Times are of a monotonic clock of the caller.
 #[derive(Debug, Clone)]
 pub struct ConsumerGroup {
-    options: Arc<Options>,
-    /// The group epoch: rises with every change of members, subscriptions or partitions.
-    epoch: i32,
-    /// The epoch of the members' targets. It is never above `epoch`.
-    assignment_epoch: i32,
-    /// The time at which the targets were computed, if that was in this incarnation.
-    assigned_at: Option<Duration>,
-    members: BTreeMap<String, ConsumerGroupMember>,
+    pub(super) base: ModernGroup<ConsumerGroupMember>,
     /// The member of each instance id.
     instances: HashMap<String, String>,
     /// The member that has each partition, or may still have it.
     holders: HashMap<(TopicId, u32), String>,
     subscription: GroupSubscription,
-    /// [`GroupSubscription::hash`] at `epoch`.
-    topics_hash: u64,
     /// The number of members that speak the classic protocol.
     classic_members: usize,
     /// The number of them that support each protocol.
@@ -94,61 +83,27 @@ pub struct ConsumerGroup {
     deadlines: DeadlineQueue<(String, MemberTimer)>,
     /// The end of each member's session. Its deadline in `deadlines` may be earlier.
     sessions: HashMap<String, Duration>,
-    member_bytes: usize,
-    /// The time at which its last member left, if that was in this incarnation.
-    empty_since: Option<Duration>,
-    unsaved: UnsavedChanges,
 }
 
 impl ConsumerGroup {
     /// A group that nobody has joined.
     pub fn new(options: Arc<Options>) -> ConsumerGroup {
         ConsumerGroup {
-            options,
-            epoch: 0,
-            assignment_epoch: 0,
-            assigned_at: None,
-            members: BTreeMap::new(),
+            base: ModernGroup::new(options, 0),
             instances: HashMap::new(),
             holders: HashMap::new(),
             subscription: GroupSubscription::default(),
-            topics_hash: 0,
             classic_members: 0,
             classic_protocols: HashMap::new(),
             unreconciled_members: 0,
             deadlines: DeadlineQueue::default(),
             sessions: HashMap::new(),
-            member_bytes: 0,
-            empty_since: None,
-            unsaved: UnsavedChanges::of_new_group(),
         }
-    }
-
-    pub fn options(&self) -> &Arc<Options> {
-        &self.options
-    }
-
-    /// Goes on with other options.
-    pub fn set_options(&mut self, options: Arc<Options>) {
-        self.options = options;
-    }
-
-    pub fn epoch(&self) -> i32 {
-        self.epoch
-    }
-
-    pub fn member_count(&self) -> usize {
-        self.members.len()
     }
 
     /// The bytes that its members take.
     pub fn bytes(&self) -> usize {
-        self.member_bytes + self.subscription.bytes()
-    }
-
-    /// True if only the epoch would be lost if this group were removed.
-    pub fn is_idle(&self) -> bool {
-        self.members.is_empty() && !self.unsaved.is_any()
+        self.base.member_bytes + self.subscription.bytes()
     }
 
     /// The time at which [`ConsumerGroup::tick`] has to be called next.
@@ -173,12 +128,6 @@ impl ConsumerGroup {
         }
     }
 
-    /// The number of the last change of a member, or of the group if there is no such member;
-    /// `None` if the log has it.
-    pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
-        self.unsaved.change_of(member, || self.members.contains_key(member))
-    }
-
     /// Inserts a member, or replaces it, with all that depends on it.
     fn put(
         &mut self,
@@ -186,32 +135,31 @@ impl ConsumerGroup {
         member: ConsumerGroupMember,
         topics: &dyn GroupTopics,
     ) -> Result<(), GroupError> {
-        let before = self.members.get(&member.id);
+        let before = self.base.members.get(&member.id);
         let is_subscription_same = before.is_some_and(|before| {
             (&before.topics, &before.regex) == (&member.topics, &member.regex)
         });
         if !is_subscription_same {
             self.subscription.add(&member.topics, &member.regex, topics)?;
         }
-        if let Some(before) = self.members.remove(&member.id) {
+        if let Some(before) = self.base.take(&member.id) {
             if !is_subscription_same {
                 self.subscription.remove(&before.topics, &before.regex);
             }
             self.uncount(&before);
         }
         self.count(&member);
-        self.empty_since = None;
         if !self.sessions.contains_key(&member.id) {
             self.start_session(now, &member);
         }
-        self.unsaved.mark(&member.id);
-        self.members.insert(member.id.clone(), member);
+        let id = member.id.clone();
+        self.base.put(&id, member);
         Ok(())
     }
 
     /// Removes a member, with all that depends on it.
     fn remove(&mut self, now: Duration, id: &str) -> Option<ConsumerGroupMember> {
-        let member = self.members.remove(id)?;
+        let member = self.base.remove(now, id)?;
         self.subscription.remove(&member.topics, &member.regex);
         self.uncount(&member);
         self.sessions.remove(id);
@@ -220,10 +168,6 @@ impl ConsumerGroup {
         {
             self.deadlines.cancel(&(id.to_owned(), timer));
         }
-        if self.members.is_empty() {
-            self.empty_since = Some(now);
-        }
-        self.unsaved.mark_removed(id);
         Some(member)
     }
 
@@ -241,7 +185,6 @@ impl ConsumerGroup {
             *self.classic_protocols.entry(name.clone()).or_default() += 1;
         }
         self.unreconciled_members += self.unreconciled(member);
-        self.member_bytes += member.bytes();
     }
 
     fn uncount(&mut self, member: &ConsumerGroupMember) {
@@ -261,23 +204,17 @@ impl ConsumerGroup {
             }
         }
         self.unreconciled_members -= self.unreconciled(member);
-        self.member_bytes -= member.bytes();
     }
 
     /// 1 for a member that is not at its target.
     fn unreconciled(&self, member: &ConsumerGroupMember) -> usize {
-        usize::from(!member.is_reconciled_to(self.assignment_epoch))
-    }
-
-    fn raise_epoch(&mut self) {
-        self.epoch += 1;
-        self.unsaved.mark_group();
+        usize::from(!member.is_reconciled_to(self.base.assignment_epoch))
     }
 
     /// The session timeout of a member.
     fn session_timeout(&self, member: &ConsumerGroupMember) -> Duration {
         let classic = member.classic.as_ref().map(|classic| classic.session_timeout);
-        classic.unwrap_or(self.options.consumer.session_timeout)
+        classic.unwrap_or(self.base.options.consumer.session_timeout)
     }
 
     fn start_session(&mut self, now: Duration, member: &ConsumerGroupMember) {
@@ -292,7 +229,7 @@ impl ConsumerGroup {
     /// Restarts the session of a member. A deadline that is too early now is set again when it is
     /// due.
     fn refresh_session(&mut self, now: Duration, id: &str) {
-        if let Some(member) = self.members.get(id) {
+        if let Some(member) = self.base.members.get(id) {
             let until = now + self.session_timeout(member);
             if let Some(session) = self.sessions.get_mut(id) {
                 *session = until;
@@ -304,51 +241,36 @@ impl ConsumerGroup {
     /// they have, or if the members' subscriptions have.
     fn update_topics(&mut self, now: Duration, is_changed: bool, topics: &dyn GroupTopics) {
         let is_looked_up = self.subscription.refresh(now, topics);
-        let hash = if is_looked_up { self.subscription.hash() } else { self.topics_hash };
-        if is_changed || hash != self.topics_hash {
-            self.topics_hash = hash;
-            self.raise_epoch();
-        }
+        let hash = if is_looked_up { self.subscription.hash() } else { self.base.topics_hash };
+        self.base.update_topics(is_changed, hash);
     }
 
     /// Computes the targets of the members, unless they are those of the epoch, or were computed
     /// just now.
     fn update_targets(&mut self, now: Duration) {
-        let interval = self.options.consumer.assignment_interval;
-        let interval = assignment_interval(interval, self.members.len());
-        let is_soon = self.assigned_at.is_some_and(|at| now.saturating_sub(at) < interval);
-        if self.assignment_epoch >= self.epoch || is_soon || self.subscription.is_unresolved() {
+        let interval = self.base.options.consumer.assignment_interval;
+        if !self.base.is_assignment_due()
+            || self.base.is_assignment_recent(now, interval)
+            || self.subscription.is_unresolved()
+        {
             return;
         }
         let subscribed: Vec<BTreeSet<TopicId>> = self
+            .base
             .members
             .values()
             .map(|member| self.subscription.topics_of(&member.topics, &member.regex))
             .collect();
-        let assignable = self.members.values().zip(&subscribed).map(|(member, subscribed)| {
+        let assignable = self.base.members.values().zip(&subscribed).map(|(member, subscribed)| {
             let (instance, before) = (member.instance.as_deref(), &member.target);
             AssignableMember { id: &member.id, instance, subscribed, before }
         });
         let topics = self.subscription.partition_counts();
         let task = AssignmentTask { members: assignable.collect(), topics: &topics };
         let targets = self.preferred_assignor().assign(&task);
-        let mut changed = Vec::new();
-        for (member, target) in self.members.values_mut().zip(targets) {
-            if member.target != target {
-                self.member_bytes -= member.bytes();
-                member.target = target;
-                self.member_bytes += member.bytes();
-                changed.push(member.id.clone());
-            }
-        }
-        self.assignment_epoch = self.epoch;
+        self.base.set_targets(now, targets);
         self.unreconciled_members =
-            self.members.values().map(|member| self.unreconciled(member)).sum();
-        self.assigned_at = Some(now);
-        self.unsaved.mark_group();
-        for id in changed {
-            self.unsaved.mark_untold(id);
-        }
+            self.base.members.values().map(|member| self.unreconciled(member)).sum();
     }
 
     /// The assignor that most members prefer.
@@ -356,11 +278,17 @@ impl ConsumerGroup {
         let preferred = |assignor: &Assignor| {
             let has_voted =
                 |member: &&ConsumerGroupMember| member.assignor.as_deref() == Some(assignor.name());
-            self.members.values().filter(has_voted).count()
+            self.base.members.values().filter(has_voted).count()
         };
         // Among equals, the first one wins.
-        let best =
-            self.options.consumer.assignors.iter().rev().max_by_key(|assignor| preferred(assignor));
+        let best = self
+            .base
+            .options
+            .consumer
+            .assignors
+            .iter()
+            .rev()
+            .max_by_key(|assignor| preferred(assignor));
         best.copied().unwrap_or(Assignor::Uniform)
     }
 
@@ -377,7 +305,7 @@ impl ConsumerGroup {
         let revoking = member.revoking.clone();
         let is_held_by_other =
             |topic, index| self.holders.get(&(topic, index)).is_some_and(|holder| *holder != id);
-        let target_epoch = self.assignment_epoch;
+        let target_epoch = self.base.assignment_epoch;
         ReconcileContext {
             target_epoch,
             subscribed: &subscribed,
@@ -399,7 +327,7 @@ impl ConsumerGroup {
     #[cfg(test)]
     fn assert_sound(&self) {
         let mut holders = HashMap::new();
-        for member in self.members.values() {
+        for member in self.base.members.values() {
             for partition in each(&member.assigned).chain(each(&member.revoking)) {
                 assert!(holders.insert(partition, member.id.clone()).is_none(), "{partition:?}");
             }
@@ -410,19 +338,19 @@ impl ConsumerGroup {
                 self.deadlines.at(&(member.id.clone(), MemberTimer::Revocation)).is_some();
             let is_revoking = member.state == MemberState::UnrevokedPartitions;
             assert!(is_revoking || !is_timed, "{member:?}");
-            assert!(member.epoch <= self.assignment_epoch && member.epoch >= member::LEFT_EPOCH);
+            assert!(
+                member.epoch <= self.base.assignment_epoch && member.epoch >= member::LEFT_EPOCH
+            );
             let instance = member.instance.as_ref().map(|instance| &self.instances[instance]);
             assert!(instance.is_none_or(|id| *id == member.id));
         }
         assert_eq!(holders, self.holders);
-        assert_eq!(self.sessions.len(), self.members.len());
-        assert!(self.assignment_epoch <= self.epoch);
-        let bytes: usize = self.members.values().map(ConsumerGroupMember::bytes).sum();
-        assert_eq!(bytes, self.member_bytes);
+        assert_eq!(self.sessions.len(), self.base.members.len());
+        self.base.assert_sound();
         let unreconciled: usize =
-            self.members.values().map(|member| self.unreconciled(member)).sum();
+            self.base.members.values().map(|member| self.unreconciled(member)).sum();
         assert_eq!(self.unreconciled_members, unreconciled);
-        let classic = self.members.values().filter(|member| member.classic.is_some()).count();
+        let classic = self.base.members.values().filter(|member| member.classic.is_some()).count();
         assert_eq!(classic, self.classic_members);
     }
 }

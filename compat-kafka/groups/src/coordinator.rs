@@ -30,8 +30,8 @@ use timer_queue::{TimerKey, TimerQueue};
 use super::classic_group::ClassicGroup;
 use super::commit::{CommitFence, OffsetExpirationCondition};
 use super::consumer_group::{
-    CommittedPartition, ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer, StoredConsumerGroup,
+    ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer,
+    StoredConsumerGroup,
 };
 use super::describe::{GroupOverview, GroupSummary};
 use super::effects::{GroupChange, GroupEffect, WriteResult};
@@ -40,6 +40,7 @@ use super::group::{ClassicAnswer, Group};
 use super::member_requests::GroupHeartbeatRequest;
 use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
 use super::member_requests::{LeaveMemberRequest, LeaveMemberResult};
+use super::modern_group::CommittedPartition;
 use super::options::Options;
 use super::share_group::{ShareGroup, StoredShareGroup};
 use super::snapshot::{GroupSnapshot, GroupSnapshotError};
@@ -249,8 +250,9 @@ impl GroupCoordinator {
         let (sender, receiver) = oneshot::channel();
         let updated = self.update_group(group, absent, |slot, inner, now| {
             inner.joins.insert(token, sender);
-            if self.shared.refuses_growth(inner, inner.group.growth_by_join(&request)) {
-                let answer = JoinResult::with_error(GroupError::TooManyBytes, &request.member_id);
+            let growth = inner.group.growth_by_join(&request);
+            if let Err(error) = self.shared.check_growth(inner, growth) {
+                let answer = JoinResult::with_error(error, &request.member_id);
                 let effects = vec![GroupEffect::Join { token, answer }];
                 return ((slot.clone(), ClassicAnswer::Follows), None, effects);
             }
@@ -295,8 +297,9 @@ impl GroupCoordinator {
         let (sender, receiver) = oneshot::channel();
         let updated = self.update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
             inner.syncs.insert(token, sender);
-            if self.shared.refuses_growth(inner, inner.group.growth_by_sync(&request)) {
-                let answer = SyncResult::with_error(GroupError::TooManyBytes);
+            let growth = inner.group.growth_by_sync(&request);
+            if let Err(error) = self.shared.check_growth(inner, growth) {
+                let answer = SyncResult::with_error(error);
                 let effects = vec![GroupEffect::Sync { token, answer }];
                 return ((slot.clone(), ClassicAnswer::Follows), None, effects);
             }
@@ -339,20 +342,36 @@ impl GroupCoordinator {
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
+        let member_id = |answer: &ConsumerHeartbeatAnswer| answer.member_id.clone();
         let joins = request.member_epoch == 0;
-        let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
-        let (answer, saved) = self.update_group(group, absent, |_, inner, now| {
+        self.modern_heartbeat(group, joins, member_id, |inner, now| {
             let topics = &ClientTopics { topics: &*self.shared.topics, may_know };
             if let Some(answer) = inner.group.bare_heartbeat(now, &request, topics) {
-                let waits_for = Some(request.member_id.clone());
-                return (Ok(answer), waits_for, Vec::new());
+                return (Ok(answer), Vec::new());
             }
-            if self.shared.refuses_growth(inner, inner.group.growth_by_heartbeat(&request)) {
-                return (Err(GroupError::TooManyBytes), None, Vec::new());
+            let growth = inner.group.growth_by_heartbeat(&request);
+            if let Err(error) = self.shared.check_growth(inner, growth) {
+                return (Err(error), Vec::new());
             }
             let ids = &mut || self.shared.member_ids.lock()();
-            let (answer, effects) = inner.group.consumer_heartbeat(now, &request, topics, ids);
-            let waits_for = answer.as_ref().ok().map(|answer| answer.member_id.clone());
+            inner.group.consumer_heartbeat(now, &request, topics, ids)
+        })
+        .await
+    }
+
+    /// Handles a heartbeat of a member with an epoch by `act`. It returns when what the answer shows
+    /// is stored: the changes of the member that `member_id` finds in it.
+    async fn modern_heartbeat<A>(
+        &self,
+        group: &str,
+        joins: bool,
+        member_id: impl FnOnce(&A) -> String,
+        act: impl FnOnce(&mut GroupSlotState, Duration) -> (Result<A, GroupError>, Vec<GroupEffect>),
+    ) -> Result<A, GroupError> {
+        let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
+        let (answer, saved) = self.update_group(group, absent, |_, inner, now| {
+            let (answer, effects) = act(inner, now);
+            let waits_for = answer.as_ref().ok().map(member_id);
             (answer, waits_for, effects)
         })?;
         let answer = answer?;
@@ -616,9 +635,9 @@ impl CoordinatorState {
         Ok(slot)
     }
 
-    /// True if the group has no room to grow by so many bytes.
-    fn refuses_growth(&self, inner: &GroupSlotState, growth: usize) -> bool {
-        self.budgets.refuses_growth(&inner.grants, growth)
+    /// Checks whether the group has room to grow by so many bytes.
+    fn check_growth(&self, inner: &GroupSlotState, growth: usize) -> Result<(), GroupError> {
+        self.budgets.check_growth(&inner.grants, growth)
     }
 
     /// Charges what the group has. One that is gone gives everything back.

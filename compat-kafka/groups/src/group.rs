@@ -8,8 +8,7 @@ use uuid::Uuid;
 use super::classic_group::ClassicGroup;
 use super::commit::{CommitFence, OffsetExpirationCondition};
 use super::consumer_group::{
-    CommittedPartition, ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer,
 };
 use super::describe::{GroupOverview, GroupSummary, GroupType};
 use super::effects::{GroupChange, GroupEffect};
@@ -17,6 +16,7 @@ use super::error::GroupError;
 use super::member_requests::GroupHeartbeatRequest;
 use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
 use super::member_requests::{LeaveMemberRequest, LeaveMemberResult};
+use super::modern_group::{CommittedPartition, ModernState};
 use super::options::Options;
 use super::share_group::{ShareGroup, ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer};
 use super::state::ClassicGroupState;
@@ -60,20 +60,36 @@ impl Group {
     pub(super) fn progress(&self) -> (&'static str, i32) {
         match self {
             Group::Classic(group) => (group.state().name(), group.generation()),
-            Group::Consumer(group) => (group.state().name(), group.epoch()),
-            Group::Share(group) => (group.state().name(), group.epoch()),
-            Group::Streams(group) => (group.state().name(), group.epoch()),
+            Group::Consumer(group) => (group.state().name(), group.base.epoch),
+            Group::Share(group) => (group.state().name(), group.base.epoch),
+            Group::Streams(group) => (group.state().name(), group.base.epoch),
             Group::Closed => (ClassicGroupState::Dead.name(), -1),
+        }
+    }
+
+    /// The state that it has alike with others, if its members have epochs.
+    pub(super) fn modern(&self) -> Option<&dyn ModernState> {
+        match self {
+            Group::Consumer(group) => Some(&group.base),
+            Group::Share(group) => Some(&group.base),
+            Group::Streams(group) => Some(&group.base),
+            Group::Classic(_) | Group::Closed => None,
+        }
+    }
+
+    fn modern_mut(&mut self) -> Option<&mut dyn ModernState> {
+        match self {
+            Group::Consumer(group) => Some(&mut group.base),
+            Group::Share(group) => Some(&mut group.base),
+            Group::Streams(group) => Some(&mut group.base),
+            Group::Classic(_) | Group::Closed => None,
         }
     }
 
     pub(super) fn member_count(&self) -> usize {
         match self {
             Group::Classic(group) => group.member_count(),
-            Group::Consumer(group) => group.member_count(),
-            Group::Share(group) => group.member_count(),
-            Group::Streams(group) => group.member_count(),
-            Group::Closed => 0,
+            _ => self.modern().map_or(0, ModernState::member_count),
         }
     }
 
@@ -96,13 +112,11 @@ impl Group {
         }
     }
 
+    /// True if only the epoch would be lost if this group were removed.
     pub(super) fn is_idle(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_idle(),
-            Group::Consumer(group) => group.is_idle(),
-            Group::Share(group) => group.is_idle(),
-            Group::Streams(group) => group.is_idle(),
-            Group::Closed => false,
+            _ => self.modern().is_some_and(ModernState::is_idle),
         }
     }
 
@@ -152,7 +166,7 @@ impl Group {
         ids: &mut dyn FnMut() -> Uuid,
     ) -> (ClassicAnswer<JoinResult>, Vec<GroupEffect>) {
         if let Group::Consumer(group) = self
-            && group.member_count() > 0
+            && !group.base.members.is_empty()
         {
             let answer = group.classic_join(now, &request, topics, ids);
             return (ClassicAnswer::Now(answer), self.downgrade(now, topics));
@@ -166,14 +180,14 @@ impl Group {
     }
 
     fn is_used_by_streams(&self) -> bool {
-        matches!(self, Group::Streams(group) if group.member_count() > 0)
+        matches!(self, Group::Streams(group) if !group.base.members.is_empty())
     }
 
     /// An empty group changes its kind with its next member, unless it is a share group.
     fn as_classic(&mut self) -> &mut ClassicGroup {
         let options = match self {
-            Group::Consumer(group) => Some(group.options()),
-            Group::Streams(group) => Some(group.options()),
+            Group::Consumer(group) => Some(&group.base.options),
+            Group::Streams(group) => Some(&group.base.options),
             Group::Classic(_) | Group::Share(_) | Group::Closed => None,
         };
         if let Some(options) = options.map(Arc::clone) {
@@ -354,23 +368,16 @@ impl Group {
 
     /// Goes on with other options.
     pub(super) fn set_options(&mut self, options: Arc<Options>) {
-        match self {
-            Group::Classic(group) => group.options = options,
-            Group::Consumer(group) => group.set_options(options),
-            Group::Share(group) => group.set_options(options),
-            Group::Streams(group) => group.set_options(options),
-            Group::Closed => {}
+        if let Group::Classic(group) = self {
+            group.options = options;
+        } else if let Some(group) = self.modern_mut() {
+            group.set_options(options);
         }
     }
 
     /// True if the log lacks changes of a group whose members are stored one by one.
     pub(super) fn has_unsaved(&self) -> bool {
-        match self {
-            Group::Consumer(group) => group.has_unsaved(),
-            Group::Share(group) => group.has_unsaved(),
-            Group::Streams(group) => group.has_unsaved(),
-            Group::Classic(_) | Group::Closed => false,
-        }
+        self.modern().is_some_and(ModernState::has_unsaved)
     }
 
     /// Takes the changes of such a group that the log lacks, with the number of the last one.
@@ -385,11 +392,8 @@ impl Group {
 
     /// The log has all changes up to a number.
     pub(super) fn saved(&mut self, count: u64) {
-        match self {
-            Group::Consumer(group) => group.saved(count),
-            Group::Share(group) => group.saved(count),
-            Group::Streams(group) => group.saved(count),
-            Group::Classic(_) | Group::Closed => {}
+        if let Some(group) = self.modern_mut() {
+            group.saved(count);
         }
     }
 
@@ -434,8 +438,8 @@ impl Group {
     /// members.
     pub(super) fn check_fetch(&self, member: Option<&str>, epoch: i32) -> Result<(), GroupError> {
         match self {
-            Group::Consumer(group) => group.check_fetch(member, epoch),
-            Group::Streams(group) => group.check_fetch(member, epoch),
+            Group::Consumer(group) => group.base.check_fetch(member, epoch),
+            Group::Streams(group) => group.base.check_fetch(member, epoch),
             Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Classic(_) | Group::Closed => Ok(()),
         }
@@ -454,18 +458,19 @@ impl Group {
     pub(super) fn check_delete(&self) -> Result<(), GroupError> {
         match self {
             Group::Classic(group) => group.check_delete(),
-            Group::Consumer(group) => group.check_delete(),
-            Group::Share(group) => group.check_delete(),
-            Group::Streams(group) => group.check_delete(),
-            Group::Closed => Err(GroupError::GroupIdNotFound),
+            _ => self.modern().ok_or(GroupError::GroupIdNotFound)?.check_delete(),
         }
     }
 
     pub(super) fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         match self {
             Group::Classic(group) => group.offset_expiration_condition(now),
-            Group::Consumer(group) => group.offset_expiration_condition(now),
-            Group::Streams(group) => group.offset_expiration_condition(now),
+            Group::Consumer(group) => {
+                group.base.offset_expiration_condition(now, || group.subscriptions())
+            }
+            Group::Streams(group) => {
+                group.base.offset_expiration_condition(now, || group.subscriptions())
+            }
             // A share group keeps what it knows of its partitions until it is deleted.
             Group::Share(_) | Group::Closed => OffsetExpirationCondition::InUse,
         }

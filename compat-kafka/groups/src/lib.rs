@@ -29,6 +29,7 @@ mod group_config;
 mod group_header;
 mod member;
 mod member_requests;
+mod modern_group;
 mod options;
 mod partitions;
 mod pending_write;
@@ -47,9 +48,9 @@ pub use assignor::Assignor;
 pub use classic_group::ClassicGroup;
 pub use commit::{CommitFence, CommitKind, OffsetExpirationCondition};
 pub use consumer_group::{
-    ClassicMembershipSnapshot, CommittedPartition, ConsumerGroup, ConsumerGroupState,
-    ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer, ConsumerMemberSummary,
-    MemberState, StoredConsumerGroup, StoredConsumerMember,
+    ClassicMembershipSnapshot, ConsumerGroup, ConsumerGroupState, ConsumerGroupSummary,
+    ConsumerHeartbeat, ConsumerHeartbeatAnswer, ConsumerMemberSummary, MemberState,
+    StoredConsumerGroup, StoredConsumerMember,
 };
 pub use consumer_protocol::ConsumerSubscription;
 pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup, OffsetsLease};
@@ -62,6 +63,7 @@ pub use member_requests::{
     GroupHeartbeatRequest, JoinRequest, JoinResult, JoinedMember, LeaveMemberRequest,
     LeaveMemberResult, RequestToken, SyncRequest, SyncResult,
 };
+pub use modern_group::{CommittedPartition, StoredModernGroup};
 pub use options::{
     AssignmentIntervals, ConsumerOptions, MigrationPolicy, Options, ShareOptions, ShareStart,
     StreamsOptions,

@@ -1,8 +1,8 @@
 //! A group of the streams protocol (KIP-1071): the server knows the topology of an application, and
 //! assigns its tasks to the threads that run it.
 //!
-//! A state machine, as [`ConsumerGroup`](super::ConsumerGroup) is, and stored as that is: an answer
-//! shows only what is stored. `topology` is what the application says of itself, and `configure`
+//! A state machine, made of a [`ModernGroup`] as a consumer group is, and stored as that is: an
+//! answer shows only what is stored. `topology` is what the application says of itself, and `configure`
 //! what that comes to with the topics that there are; `heartbeat` is the operation of members,
 //! `assign` the assignor, `reconcile` one step of a member, `commit` the checks before offsets are
 //! committed, and `stored` what survives a restart.
@@ -21,10 +21,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::deadlines::DeadlineQueue;
 use super::error::GroupError;
-use super::options::{Options, assignment_interval};
+use super::modern_group::ModernGroup;
+use super::options::Options;
 use super::partitions::each;
 use super::topic_subscription::{GroupTopic, GroupTopics};
-use super::unsaved_changes::UnsavedChanges;
 use assign::{AssignableMember, AssignableSubtopology};
 use configure::ConfiguredTopology;
 use member::StreamsGroupMember;
@@ -80,16 +80,9 @@ type HoldersByTask = HashMap<String, HashMap<u32, Vec<TaskHolder>>>;
 /// One group. Times are of a monotonic clock of the caller.
 #[derive(Debug, Clone)]
 pub struct StreamsGroup {
-    options: Arc<Options>,
-    /// The group epoch: rises with every change of members or tasks.
-    epoch: i32,
-    /// The epoch of the members' targets. It is never above `epoch`.
-    assignment_epoch: i32,
-    /// The time at which the targets were computed, if that was in this incarnation.
-    assigned_at: Option<Duration>,
+    pub(super) base: ModernGroup<StreamsGroupMember>,
     /// The time before which no targets are computed, so that more members may come.
     delayed_until: Option<Duration>,
-    members: BTreeMap<String, StreamsGroupMember>,
     holders: HoldersByTask,
     /// `None` until a member has said it.
     topology: Option<Topology>,
@@ -101,8 +94,6 @@ pub struct StreamsGroup {
     topics: BTreeMap<String, GroupTopic>,
     /// The [`GroupTopics::version`] of `topics`; `None` while they may change without it.
     topics_version: Option<u64>,
-    /// A hash of the topics at `epoch`.
-    topics_hash: u64,
     /// The number of standbys that the targets have, or are to have.
     standbys: u32,
     /// The member that wants the whole application to end.
@@ -114,10 +105,6 @@ pub struct StreamsGroup {
     /// The number of members that are not at their targets.
     unreconciled_members: usize,
     deadlines: DeadlineQueue<(String, MemberTimer)>,
-    member_bytes: usize,
-    /// The time at which its last member left, if that was in this incarnation.
-    empty_since: Option<Duration>,
-    unsaved: UnsavedChanges,
 }
 
 /// A topology, configured with the topics that exist now.
@@ -133,55 +120,25 @@ impl StreamsGroup {
     pub fn new(options: Arc<Options>) -> StreamsGroup {
         StreamsGroup {
             standbys: options.streams.standbys,
-            options,
-            epoch: FIRST_EPOCH,
-            assignment_epoch: FIRST_EPOCH,
-            assigned_at: None,
+            base: ModernGroup::new(options, FIRST_EPOCH),
             delayed_until: None,
-            members: BTreeMap::new(),
             holders: HashMap::new(),
             topology: None,
             ready_epoch: NOT_READY,
             configured: None,
             topics: BTreeMap::new(),
             topics_version: None,
-            topics_hash: 0,
             shutdown_by: None,
             endpoint_epoch: 0,
             endpoints: BTreeMap::new(),
             unreconciled_members: 0,
             deadlines: DeadlineQueue::default(),
-            member_bytes: 0,
-            empty_since: None,
-            unsaved: UnsavedChanges::of_new_group(),
         }
-    }
-
-    pub fn options(&self) -> &Arc<Options> {
-        &self.options
-    }
-
-    /// Goes on with other options.
-    pub fn set_options(&mut self, options: Arc<Options>) {
-        self.options = options;
-    }
-
-    pub fn epoch(&self) -> i32 {
-        self.epoch
-    }
-
-    pub fn member_count(&self) -> usize {
-        self.members.len()
     }
 
     /// The bytes that its members and its topology take.
     pub fn bytes(&self) -> usize {
-        self.member_bytes + self.topology.as_ref().map_or(0, Topology::bytes)
-    }
-
-    /// True if only the epoch would be lost if this group were removed.
-    pub fn is_idle(&self) -> bool {
-        self.members.is_empty() && !self.unsaved.is_any()
+        self.base.member_bytes + self.topology.as_ref().map_or(0, Topology::bytes)
     }
 
     /// The time at which [`StreamsGroup::tick`] has to be called next.
@@ -205,21 +162,13 @@ impl StreamsGroup {
         }
     }
 
-    /// The number of the last change of a member, or of the group if there is no such member;
-    /// `None` if the log has it.
-    pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
-        self.unsaved.change_of(member, || self.members.contains_key(member))
-    }
-
     /// Inserts a member, or replaces it, with all that depends on it.
     fn put(&mut self, id: &str, member: StreamsGroupMember) {
-        if let Some(before) = self.members.remove(id) {
+        if let Some(before) = self.base.take(id) {
             self.uncount(id, &before);
         }
         self.count(id, &member);
-        self.empty_since = None;
-        self.unsaved.mark(id);
-        self.members.insert(id.to_owned(), member);
+        self.base.put(id, member);
     }
 
     /// Removes a member, with all that depends on it; a new assignment is due.
@@ -227,15 +176,13 @@ impl StreamsGroup {
         for timer in [MemberTimer::Session, MemberTimer::Revocation] {
             self.deadlines.cancel(&(id.to_owned(), timer));
         }
-        let Some(member) = self.members.remove(id) else { return };
+        let Some(member) = self.base.remove(now, id) else { return };
         self.uncount(id, &member);
-        if self.members.is_empty() {
-            self.empty_since = Some(now);
+        if self.base.members.is_empty() {
             self.shutdown_by = None;
             self.delayed_until = None;
         }
-        self.unsaved.mark_removed(id);
-        self.raise_epoch();
+        self.base.raise_epoch();
     }
 
     fn count(&mut self, id: &str, member: &StreamsGroupMember) {
@@ -249,7 +196,6 @@ impl StreamsGroup {
             holders.push(TaskHolder { member: id.to_owned(), process, role });
         }
         self.unreconciled_members += self.unreconciled(member);
-        self.member_bytes += member.bytes(id);
     }
 
     fn uncount(&mut self, id: &str, member: &StreamsGroupMember) {
@@ -267,17 +213,11 @@ impl StreamsGroup {
         }
         self.endpoints.remove(id);
         self.unreconciled_members -= self.unreconciled(member);
-        self.member_bytes -= member.bytes(id);
     }
 
     /// 1 for a member that is not at its target.
     fn unreconciled(&self, member: &StreamsGroupMember) -> usize {
-        usize::from(!member.is_reconciled_to(self.assignment_epoch))
-    }
-
-    fn raise_epoch(&mut self) {
-        self.epoch += 1;
-        self.unsaved.mark_group();
+        usize::from(!member.is_reconciled_to(self.base.assignment_epoch))
     }
 
     /// Looks the topics of a topology up, unless they are those that are known.
@@ -302,7 +242,7 @@ impl StreamsGroup {
         let version = (!is_any_passing).then_some(version);
         let hash = hash(&topics);
         let configured = match &self.configured {
-            Some(configured) if !is_new && hash == self.topics_hash => configured.clone(),
+            Some(configured) if !is_new && hash == self.base.topics_hash => configured.clone(),
             _ => {
                 let partitions = |name: &str| topics.get(name).map(|topic| topic.partitions);
                 ConfiguredTopology::of(topology, &partitions)?
@@ -317,12 +257,10 @@ impl StreamsGroup {
         if self.delayed_until.is_some_and(|until| now < until) {
             return Some(StreamsStatus::delayed("initial rebalance delay"));
         }
-        if self.assignment_epoch >= self.epoch {
+        if !self.base.is_assignment_due() {
             return None;
         }
-        let interval = self.options.streams.assignment_interval;
-        let interval = assignment_interval(interval, self.members.len());
-        if self.assigned_at.is_some_and(|at| now.saturating_sub(at) < interval) {
+        if self.base.is_assignment_recent(now, self.base.options.streams.assignment_interval) {
             return Some(StreamsStatus::delayed("assignment interval"));
         }
         let configured = self.configured.as_ref().filter(|configured| configured.is_ready());
@@ -332,31 +270,22 @@ impl StreamsGroup {
             AssignableSubtopology { id, tasks, is_stateful }
         });
         let members = self
+            .base
             .members
             .values()
             .map(|member| AssignableMember { process: &member.process, before: &member.target });
         let members: Vec<AssignableMember<'_>> = members.collect();
         let assignable: Vec<AssignableSubtopology<'_>> = assignable.collect();
         let targets = assign::assign(&members, &assignable, self.standbys);
-        for ((id, member), target) in self.members.iter_mut().zip(targets) {
-            if member.target != target {
-                self.member_bytes -= member.target.bytes();
-                self.member_bytes += target.bytes();
-                member.target = target;
-                self.unsaved.mark_untold(id.clone());
-            }
-        }
-        self.assignment_epoch = self.epoch;
+        self.base.set_targets(now, targets);
         self.unreconciled_members =
-            self.members.values().map(|member| self.unreconciled(member)).sum();
-        self.assigned_at = Some(now);
-        self.unsaved.mark_group();
+            self.base.members.values().map(|member| self.unreconciled(member)).sum();
         None
     }
 
     /// Moves a member one step towards its target.
     fn reconcile(&mut self, now: Duration, id: &str, owned: Option<&MemberTasks>) {
-        let Some(before) = self.members.get(id) else { return };
+        let Some(before) = self.base.members.get(id) else { return };
         let mut member = before.clone();
         let is_held = |subtopology: &str, index: u32, role: TaskRole| {
             let of_subtopology = self.holders.get(subtopology);
@@ -366,7 +295,7 @@ impl StreamsGroup {
                 is_active_twice || holder.process == before.process
             })
         };
-        let target_epoch = self.assignment_epoch;
+        let target_epoch = self.base.assignment_epoch;
         StepContext { target_epoch, owned, is_held: &is_held }.step(&mut member);
         let key = (id.to_owned(), MemberTimer::Revocation);
         if member.state != super::consumer_group::MemberState::UnrevokedPartitions {
@@ -382,20 +311,19 @@ impl StreamsGroup {
     /// Asserts what must hold between any two events.
     #[cfg(test)]
     fn assert_sound(&self) {
-        assert!(FIRST_EPOCH <= self.assignment_epoch && self.assignment_epoch <= self.epoch);
-        let bytes: usize = self.members.iter().map(|(id, member)| member.bytes(id)).sum();
-        assert_eq!(bytes, self.member_bytes);
+        assert!(FIRST_EPOCH <= self.base.assignment_epoch);
+        self.base.assert_sound();
         let unreconciled: usize =
-            self.members.values().map(|member| self.unreconciled(member)).sum();
+            self.base.members.values().map(|member| self.unreconciled(member)).sum();
         assert_eq!(unreconciled, self.unreconciled_members);
         let mut active = BTreeMap::new();
-        for (id, member) in &self.members {
+        for (id, member) in &self.base.members {
             let timer = |timer| self.deadlines.at(&(id.clone(), timer));
             assert!(timer(MemberTimer::Session).is_some(), "a session ends: {id}");
             let is_revoking =
                 member.state == super::consumer_group::MemberState::UnrevokedPartitions;
             assert!(is_revoking || timer(MemberTimer::Revocation).is_none(), "{member:?}");
-            assert!(member.epoch <= self.assignment_epoch, "{member:?}");
+            assert!(member.epoch <= self.base.assignment_epoch, "{member:?}");
             for (task, role) in held_by(member) {
                 if role == TaskRole::Active {
                     assert_eq!(active.insert(task, id), None, "a task is active at one member");
@@ -406,7 +334,7 @@ impl StreamsGroup {
             self.holders.values().flat_map(HashMap::values).map(Vec::len).sum::<usize>();
         assert_eq!(
             task_count,
-            self.members.values().map(|member| held_by(member).count()).sum::<usize>()
+            self.base.members.values().map(|member| held_by(member).count()).sum::<usize>()
         );
     }
 }

@@ -22,8 +22,8 @@ use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, MemberTimer};
 
 impl ConsumerGroup {
-    /// Joins a member, or lets it join again. Its answer may be given once all
-    /// [`ConsumerGroup::unsaved_change_of`] the member are stored.
+    /// Joins a member, or lets it join again. Its answer may be given
+    /// once the member's changes are stored.
     pub fn classic_join(
         &mut self,
         now: Duration,
@@ -65,7 +65,7 @@ impl ConsumerGroup {
         let is_subscription_new =
             (&before.topics, &before.regex) != (&member.topics, &member.regex);
         let owned = ids_of(&subscription.owned, topics);
-        if self.members.get(&member.id) != Some(&member) {
+        if self.base.members.get(&member.id) != Some(&member) {
             self.put(now, member.clone(), topics).map_err(refuse)?;
         }
         self.update_topics(now, is_subscription_new, topics);
@@ -117,7 +117,7 @@ impl ConsumerGroup {
         {
             return Err(GroupError::InconsistentGroupProtocol);
         }
-        let is_behind = self.epoch > member.epoch;
+        let is_behind = self.base.epoch > member.epoch;
         let (id, rejoin_timeout) = (member.id.clone(), member.rebalance_timeout);
         if is_behind && member.state != MemberState::UnrevokedPartitions {
             self.await_rejoin(now, &id, rejoin_timeout);
@@ -170,7 +170,7 @@ impl ConsumerGroup {
 
     fn leaving(&self, request: &LeaveMemberRequest) -> Result<String, GroupError> {
         let Some(instance) = &request.group_instance_id else {
-            let is_known = self.members.contains_key(&request.member_id);
+            let is_known = self.base.members.contains_key(&request.member_id);
             return is_known.then(|| request.member_id.clone()).ok_or(GroupError::UnknownMemberId);
         };
         let holder = self.instances.get(instance).ok_or(GroupError::UnknownMemberId)?;
@@ -200,7 +200,7 @@ impl ConsumerGroup {
                 return Err(GroupError::FencedInstanceId);
             }
         }
-        let member = self.members.get(id).filter(|member| member.classic.is_some());
+        let member = self.base.members.get(id).filter(|member| member.classic.is_some());
         let member = member.ok_or(GroupError::UnknownMemberId)?;
         if member.epoch == generation { Ok(member) } else { Err(GroupError::IllegalGeneration) }
     }
@@ -214,7 +214,7 @@ impl ConsumerGroup {
             self.classic_protocols.get(name).copied().unwrap_or(0) == self.classic_members
         };
         let is_consumer = request.protocol_type == CONSUMER_PROTOCOL_TYPE;
-        let may_join = self.options.consumer.migration != MigrationPolicy::Disabled;
+        let may_join = self.base.options.consumer.migration != MigrationPolicy::Disabled;
         if !may_join || !is_consumer || !request.protocols.iter().any(is_shared) {
             return Err(GroupError::InconsistentGroupProtocol);
         }
@@ -233,14 +233,16 @@ impl ConsumerGroup {
     ) -> Result<ConsumerGroupMember, GroupError> {
         let new = |id| ConsumerGroupMember::new(id);
         let Some(instance) = &request.group_instance_id else {
-            return Ok(self.members.get(&id).cloned().unwrap_or_else(|| new(id)));
+            return Ok(self.base.members.get(&id).cloned().unwrap_or_else(|| new(id)));
         };
         match self.instances.get(instance).cloned() {
             Some(holder) if is_unknown => self.take_over(now, &holder, &id, true),
             None if is_unknown => Ok(new(id)),
             None => Err(GroupError::UnknownMemberId),
             Some(holder) if holder != id => Err(GroupError::FencedInstanceId),
-            Some(holder) => self.members.get(&holder).cloned().ok_or(GroupError::UnknownMemberId),
+            Some(holder) => {
+                self.base.members.get(&holder).cloned().ok_or(GroupError::UnknownMemberId)
+            }
         }
     }
 }

@@ -78,18 +78,22 @@ pub struct ConsumerMemberSummary {
 
 impl ConsumerGroup {
     pub fn state(&self) -> ConsumerGroupState {
-        let is_assigning = self.epoch > self.assignment_epoch;
-        ConsumerGroupState::of(self.members.len(), is_assigning, self.unreconciled_members == 0)
+        let is_assigning = self.base.epoch > self.base.assignment_epoch;
+        ConsumerGroupState::of(
+            self.base.members.len(),
+            is_assigning,
+            self.unreconciled_members == 0,
+        )
     }
 
     /// The group and its members.
     pub fn describe(&self) -> ConsumerGroupSummary {
         ConsumerGroupSummary {
             state: self.state(),
-            epoch: self.epoch,
-            assignment_epoch: self.assignment_epoch,
+            epoch: self.base.epoch,
+            assignment_epoch: self.base.assignment_epoch,
             assignor: self.preferred_assignor().name(),
-            members: self.members.values().map(ConsumerGroupMember::describe).collect(),
+            members: self.base.members.values().map(ConsumerGroupMember::describe).collect(),
         }
     }
 }

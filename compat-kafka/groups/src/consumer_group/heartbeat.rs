@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::super::assignor::Assignor;
 use super::super::error::GroupError;
+use super::super::modern_group::ModernMember;
 use super::super::options::Options;
 use super::super::partitions::{AssignedPartitions, PartitionSet, are_same, has_all};
 use super::super::topic_subscription::{GroupTopics, compile, may_subscribe};
@@ -135,19 +136,20 @@ impl ConsumerGroup {
         if !request.is_bare() {
             return None;
         }
-        let member = self.members.get(&request.member_id)?;
+        let member = self.base.members.get(&request.member_id)?;
         let is_known = member.epoch == request.member_epoch
             && member.instance == request.instance_id
             && member.client_id == request.client_id
             && member.client_host == request.client_host
             && member.classic.is_none();
-        let is_settled = member.is_reconciled_to(self.epoch) && self.assignment_epoch == self.epoch;
+        let is_settled = member.is_reconciled_to(self.base.epoch)
+            && self.base.assignment_epoch == self.base.epoch;
         if !is_known || !is_settled {
             return None;
         }
         let session = now + self.session_timeout(member);
         self.update_topics(now, false, topics);
-        if self.assignment_epoch != self.epoch {
+        if self.base.assignment_epoch != self.base.epoch {
             return None;
         }
         if let Some(timeout) = self.sessions.get_mut(&request.member_id) {
@@ -156,13 +158,13 @@ impl ConsumerGroup {
         Some(ConsumerHeartbeatAnswer {
             member_id: request.member_id.clone(),
             member_epoch: request.member_epoch,
-            interval: self.options.consumer.heartbeat_interval,
+            interval: self.base.options.consumer.heartbeat_interval,
             assignment: None,
         })
     }
 
-    /// Handles a heartbeat that does not leave. Its answer may be given once all
-    /// [`ConsumerGroup::unsaved_change_of`] the member are stored.
+    /// Handles a heartbeat that does not leave. Its answer may be given
+    /// once the member's changes are stored.
     pub fn heartbeat(
         &mut self,
         now: Duration,
@@ -179,7 +181,7 @@ impl ConsumerGroup {
         request.apply(&mut member);
         let is_subscription_new =
             (&before.topics, &before.regex) != (&member.topics, &member.regex);
-        let is_new = !self.members.contains_key(&member.id);
+        let is_new = !self.base.members.contains_key(&member.id);
         if member != before || is_new {
             self.put(now, member.clone(), topics)?;
         }
@@ -195,15 +197,15 @@ impl ConsumerGroup {
         Ok(ConsumerHeartbeatAnswer {
             member_id: member.id,
             member_epoch: member.epoch,
-            interval: self.options.consumer.heartbeat_interval,
+            interval: self.base.options.consumer.heartbeat_interval,
             assignment: is_shown.then_some(member.assigned),
         })
     }
 
     /// The bytes of the member with this id, or of the one whose place it takes.
     pub fn bytes_of(&self, id: &str, instance: Option<&str>) -> usize {
-        let holder = || self.members.get(self.instances.get(instance?)?);
-        self.members.get(id).or_else(holder).map_or(0, ConsumerGroupMember::bytes)
+        let holder = || self.base.members.get(self.instances.get(instance?)?);
+        self.base.members.get(id).or_else(holder).map_or(0, |member| member.bytes(&member.id))
     }
 
     /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
@@ -221,10 +223,10 @@ impl ConsumerGroup {
         owned: Option<&PartitionSet>,
         topics: &dyn GroupTopics,
     ) -> Result<ConsumerGroupMember, GroupError> {
-        let before = self.members.get(id).ok_or(GroupError::UnknownMemberId)?;
+        let before = self.base.members.get(id).ok_or(GroupError::UnknownMemberId)?;
         let mut member = before.clone();
         self.reconcile(now, &mut member, is_subscription_new, owned);
-        if self.members.get(id) != Some(&member) {
+        if self.base.members.get(id) != Some(&member) {
             self.put(now, member.clone(), topics)?;
         }
         Ok(member)
@@ -232,10 +234,10 @@ impl ConsumerGroup {
 
     /// Checks that the group may have that member.
     pub(super) fn check_room(&self, member: &str) -> Result<(), GroupError> {
-        let options = &self.options;
-        let is_full = self.members.len() >= options.consumer.group_max_size
+        let options = &self.base.options;
+        let is_full = self.base.members.len() >= options.consumer.group_max_size
             || self.bytes() > options.group_bytes_max;
-        if is_full && !self.members.contains_key(member) {
+        if is_full && !self.base.members.contains_key(member) {
             Err(GroupError::GroupMaxSizeReached)
         } else {
             Ok(())
@@ -259,7 +261,7 @@ impl ConsumerGroup {
             (Some(_), Some(holder)) if joins => self.take_over(now, &holder, &id, false),
             (Some(_), None) if !joins => Err(GroupError::UnknownMemberId),
             (Some(_), Some(holder)) if holder != id => Err(GroupError::FencedInstanceId),
-            _ => match self.members.get(&id) {
+            _ => match self.base.members.get(&id) {
                 Some(member) => {
                     check_epoch(member, request.member_epoch, request.owned.as_ref())?;
                     Ok(member.clone())
@@ -278,11 +280,11 @@ impl ConsumerGroup {
         id: &str,
         is_classic: bool,
     ) -> Result<ConsumerGroupMember, GroupError> {
-        let before = self.members.get(holder).ok_or(GroupError::UnknownMemberId)?;
+        let before = self.base.members.get(holder).ok_or(GroupError::UnknownMemberId)?;
         if !is_classic && before.classic.is_none() && !before.has_left() {
             return Err(GroupError::UnreleasedInstanceId);
         }
-        if holder != id && self.members.contains_key(id) {
+        if holder != id && self.base.members.contains_key(id) {
             return Err(GroupError::UnknownMemberId);
         }
         let mut member = self.remove(now, holder).expect("it was there");
@@ -325,7 +327,7 @@ impl ConsumerGroup {
                 |partition| self.holders.get(&partition).is_none_or(|holder| *holder == member.id),
             )
         };
-        member.epoch < self.epoch
+        member.epoch < self.base.epoch
             || member.state == MemberState::UnrevokedPartitions
             || member.state == MemberState::UnreleasedPartitions && is_free()
     }

@@ -30,7 +30,7 @@ impl ConsumerGroup {
 
     fn leaving_member(&self, request: &ConsumerHeartbeat) -> Result<String, GroupError> {
         let Some(instance) = &request.instance_id else {
-            return if self.members.contains_key(&request.member_id) {
+            return if self.base.members.contains_key(&request.member_id) {
                 Ok(request.member_id.clone())
             } else {
                 Err(GroupError::UnknownMemberId)
@@ -46,7 +46,7 @@ impl ConsumerGroup {
     /// A static member keeps what it has until its session ends: one with its instance id may come
     /// back for it.
     fn leave_for_a_while(&mut self, id: &str) {
-        let Some(mut member) = self.members.remove(id) else { return };
+        let Some(mut member) = self.base.take(id) else { return };
         self.uncount(&member);
         (member.epoch, member.state) = (LEFT_EPOCH, MemberState::Stable);
         member.revoking.clear();
@@ -54,9 +54,8 @@ impl ConsumerGroup {
             *epoch = 0;
         }
         self.count(&member);
-        self.members.insert(id.to_owned(), member);
+        self.base.put(id, member);
         self.deadlines.cancel(&(id.to_owned(), MemberTimer::Revocation));
-        self.unsaved.mark(id);
     }
 
     /// Removes members. Unless all others speak the classic protocol (then the group becomes a
@@ -67,7 +66,7 @@ impl ConsumerGroup {
             is_any_gone |= self.remove(now, id).is_some();
         }
         if is_any_gone {
-            self.raise_epoch();
+            self.base.raise_epoch();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::member::{OVERHEAD_BYTES, protocols_bytes};
+use super::super::modern_group::ModernMember;
 use super::super::partitions::{self, AssignedPartitions, PartitionSet};
 
 /// The epoch of a static member that has left and may come back (KIP-848).
@@ -31,7 +32,7 @@ pub(super) struct ClassicMembership {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ConsumerGroupMember {
+pub(crate) struct ConsumerGroupMember {
     pub(super) id: String,
     pub(super) instance: Option<String>,
     pub(super) rack: Option<String>,
@@ -94,10 +95,21 @@ impl ConsumerGroupMember {
         self.previous_epoch = self.epoch;
         self.epoch = epoch;
     }
+}
 
-    /// The bytes that it takes.
-    pub(super) fn bytes(&self) -> usize {
-        let texts = [&self.id, &self.client_id, &self.client_host, &self.regex];
+impl ModernMember for ConsumerGroupMember {
+    type Target = PartitionSet;
+
+    fn epoch(&self) -> i32 {
+        self.epoch
+    }
+
+    fn target_mut(&mut self) -> &mut PartitionSet {
+        &mut self.target
+    }
+
+    fn bytes(&self, id: &str) -> usize {
+        let texts = [id, &self.client_id, &self.client_host, &self.regex];
         let optional = [&self.instance, &self.rack, &self.assignor];
         let texts = texts.iter().map(|text| text.len()).sum::<usize>()
             + optional.iter().map(|text| text.as_ref().map_or(0, String::len)).sum::<usize>()
@@ -109,5 +121,9 @@ impl ConsumerGroupMember {
         let classic =
             self.classic.as_ref().map_or(0, |classic| protocols_bytes(&classic.protocols));
         OVERHEAD_BYTES + texts + counts(&self.assigned) + counts(&self.revoking) + target + classic
+    }
+
+    fn is_classic(&self) -> bool {
+        self.classic.is_some()
     }
 }

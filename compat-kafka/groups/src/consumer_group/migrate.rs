@@ -44,7 +44,8 @@ impl ConsumerGroup {
         if !options.consumer.migration.upgrades() || !is_consumers || is_too_large {
             return Err(GroupError::GroupIdNotFound);
         }
-        (group.epoch, group.assignment_epoch) = (classic.generation(), classic.generation());
+        (group.base.epoch, group.base.assignment_epoch) =
+            (classic.generation(), classic.generation());
         // Members that have not joined the generation have no protocol in common yet.
         let protocol = classic.protocol.clone().or_else(|| classic.roster.select_protocol());
         for member in classic.roster.iter() {
@@ -58,19 +59,19 @@ impl ConsumerGroup {
             }
         }
         group.subscription.refresh(now, topics);
-        group.topics_hash = group.subscription.hash();
-        group.assigned_at = None;
+        group.base.topics_hash = group.subscription.hash();
+        group.base.assigned_at = None;
         Ok(group)
     }
 
     /// Returns true if only members of the classic protocol are left, and they may have a classic
     /// group.
     pub fn may_become_classic(&self) -> bool {
-        let count = self.members.len();
+        let count = self.base.members.len();
         count > 0
             && self.classic_members == count
-            && self.options.consumer.migration.downgrades()
-            && count <= self.options.group_max_size
+            && self.base.options.consumer.migration.downgrades()
+            && count <= self.base.options.group_max_size
     }
 
     /// The classic group that this one becomes. Its members keep their target assignments, and join
@@ -80,11 +81,11 @@ impl ConsumerGroup {
         now: Duration,
         topics: &dyn GroupTopics,
     ) -> (ClassicGroup, Vec<GroupEffect>) {
-        let mut classic = ClassicGroup::new(Arc::clone(&self.options));
-        classic.generation = self.epoch;
+        let mut classic = ClassicGroup::new(Arc::clone(&self.base.options));
+        classic.generation = self.base.epoch;
         classic.protocol_type = Some(CONSUMER_PROTOCOL_TYPE.to_owned());
         classic.state = ClassicGroupState::Stable;
-        for member in self.members.values() {
+        for member in self.base.members.values() {
             let member = to_classic_member(member, topics);
             classic.sessions.set(&member.id, now + member.session_timeout);
             classic.roster.insert(member);

@@ -8,6 +8,7 @@ use engine::TopicId;
 use engine::groups::StoredGroup;
 use proptest::prelude::*;
 
+use super::super::modern_group::ModernState;
 use super::test_consumer_group::{TestClient, TestConsumerGroup, s};
 use super::{ConsumerHeartbeat, ConsumerHeartbeatAnswer, MemberTimer};
 
@@ -179,7 +180,7 @@ impl Model {
                     // It says everything again, and whether it was heard is unknown.
                     self.clients[client].says_all = true;
                 } else {
-                    match self.test.group.unsaved_change_of(&answer.member_id) {
+                    match self.test.group.base.unsaved_change_of(&answer.member_id) {
                         Some(change) => {
                             let sent = self.test.now;
                             self.held.push(HeldAnswer { who: client, change, sent, answer });
@@ -201,7 +202,7 @@ impl Model {
     }
 
     fn write(&mut self, is_stored: bool) {
-        if !self.test.group.has_unsaved() {
+        if !self.test.group.base.unsaved.is_any() {
             return;
         }
         let (count, change) = self.test.group.take_unsaved();
@@ -211,7 +212,7 @@ impl Model {
             return;
         }
         change.apply(&mut self.test.log);
-        self.test.group.saved(count);
+        self.test.group.base.unsaved.saved(count);
         for HeldAnswer { who, change, sent, answer } in std::mem::take(&mut self.held) {
             assert!(change <= count, "all changes were written");
             self.hear(who, sent, answer);
@@ -296,7 +297,7 @@ proptest! {
         let mut whole = StoredGroup::whole(Vec::new());
         let (_, change) = {
             let mut group = model.test.group.clone();
-            group.unsaved.mark_whole();
+            group.base.unsaved.mark_whole();
             group.take_unsaved()
         };
         change.apply(&mut whole);

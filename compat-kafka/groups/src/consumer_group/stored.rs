@@ -3,7 +3,7 @@
 //!
 //! Each is its version, then postcard. `docs/FORMAT.md` has their fields.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,18 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use super::super::effects::GroupChange;
 use super::super::error::GroupError;
-use super::super::group_header::{CONSUMER_GROUP, GroupHeader};
+use super::super::group_header::CONSUMER_GROUP;
+use super::super::modern_group::{ModernState, StoredMember, StoredModernGroup, encode_member};
 use super::super::options::Options;
 use super::super::partitions::{AssignedPartitions, PartitionSet, each};
-use super::super::snapshot::{GroupSnapshotError, decode_versioned, encode_versioned, millis};
+use super::super::snapshot::{GroupSnapshotError, encode_versioned, millis};
 use super::super::topic_subscription::GroupTopics;
-use super::super::unsaved_changes::{TakenChanges, UnsavedChanges};
 use super::describe::ConsumerGroupState;
 use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, MemberTimer};
-
-/// The first byte of a member.
-const MEMBER_VERSION: u8 = 1;
 
 /// The state of a member that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,37 +53,13 @@ pub struct ClassicMembershipSnapshot {
 }
 
 /// The state of a group that survives a restart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredConsumerGroup {
-    pub header: GroupHeader,
-    /// By member id.
-    pub members: BTreeMap<String, StoredConsumerMember>,
+pub type StoredConsumerGroup = StoredModernGroup<StoredConsumerMember>;
+
+impl StoredMember for StoredConsumerMember {
+    const GROUP: u8 = CONSUMER_GROUP;
 }
 
 impl StoredConsumerGroup {
-    /// Returns true if bytes of the log are of a group of this kind.
-    pub fn is_one(stored: &StoredGroup) -> bool {
-        stored.snapshot.first() == Some(&CONSUMER_GROUP)
-    }
-
-    /// Decodes it from the log.
-    ///
-    /// # Errors
-    /// The bytes are not a group of this kind.
-    pub fn decode(stored: &StoredGroup) -> Result<StoredConsumerGroup, GroupSnapshotError> {
-        let member = |(id, bytes): (&String, &Vec<u8>)| {
-            Ok((id.clone(), decode_versioned(MEMBER_VERSION, bytes)?))
-        };
-        Ok(StoredConsumerGroup {
-            header: decode_versioned(CONSUMER_GROUP, &stored.snapshot)?,
-            members: stored
-                .members
-                .iter()
-                .map(member)
-                .collect::<Result<_, GroupSnapshotError>>()?,
-        })
-    }
-
     /// The state of the group when it was stored.
     pub fn state(&self) -> ConsumerGroupState {
         let epoch = self.header.assignment_epoch;
@@ -170,8 +143,7 @@ impl ConsumerGroup {
     ) -> Result<ConsumerGroup, GroupSnapshotError> {
         let StoredConsumerGroup { header, members } = StoredConsumerGroup::decode(stored)?;
         let mut group = ConsumerGroup::new(options);
-        (group.epoch, group.assignment_epoch) = (header.epoch, header.assignment_epoch);
-        group.topics_hash = header.topics_hash;
+        group.base.begin_restore(&header);
         for (id, member) in members {
             let member = member.into_member(id.clone());
             let is_held = |partition| group.holders.contains_key(&partition);
@@ -189,51 +161,24 @@ impl ConsumerGroup {
             })?;
             timer.into_iter().for_each(|timer| group.deadlines.set(timer, until));
         }
-        group.empty_since = group.members.is_empty().then_some(now);
-        group.unsaved = UnsavedChanges::restored(header.changes);
+        group.base.end_restore(now, &header);
         Ok(group)
-    }
-
-    /// True if the log lacks anything.
-    pub fn has_unsaved(&self) -> bool {
-        self.unsaved.is_any()
     }
 
     /// Takes the changes that the log lacks, with the number of the last one.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
-        let TakenChanges { count, members, is_whole } = self.unsaved.take(self.members.keys());
-        let header = GroupHeader {
-            epoch: self.epoch,
-            assignment_epoch: self.assignment_epoch,
-            topics_hash: self.topics_hash,
-            changes: count,
-        };
-        let member = |id: String| {
-            let member = self.members.get(&id);
-            let encode =
-                |member| encode_versioned(MEMBER_VERSION, &StoredConsumerMember::of(member));
-            (id, member.map(encode))
-        };
-        let change = GroupChange {
-            snapshot: encode_versioned(CONSUMER_GROUP, &header),
-            members: members.into_iter().map(member).collect(),
-            is_whole,
-        };
-        (count, change)
-    }
-
-    /// The log has all changes up to a number.
-    pub fn saved(&mut self, count: u64) {
-        self.unsaved.saved(count);
+        let encode = |member: &_| encode_member(&StoredConsumerMember::of(member));
+        let header = |header| encode_versioned(CONSUMER_GROUP, &header);
+        self.base.take_unsaved([], header, |_, member| member.map(encode))
     }
 
     /// The log may lack the changes that [`ConsumerGroup::take_unsaved`] gave: it is tried again.
     /// Its members get an error. The rebalance timeout of those that revoke partitions starts again
     /// with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
-        self.unsaved.save_failed(change);
+        self.base.unsaved.save_failed(change);
         for (id, _) in &change.members {
-            if self.unsaved_change_of(id).is_some() {
+            if self.base.unsaved_change_of(id).is_some() {
                 self.deadlines.cancel(&(id.clone(), MemberTimer::Revocation));
             }
         }

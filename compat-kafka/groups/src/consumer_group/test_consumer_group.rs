@@ -97,7 +97,7 @@ impl TestConsumerGroup {
         request: &ConsumerHeartbeat,
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
         let mut new_id = || Uuid::from_u128(7);
-        request.check(self.group.options())?;
+        request.check(&self.group.base.options)?;
         if request.leaves() {
             let answer = self.group.leave(self.now, request);
             self.group.assert_sound();
@@ -137,10 +137,10 @@ impl TestConsumerGroup {
 
     /// Writes what the log lacks.
     pub(super) fn save(&mut self) {
-        if self.group.has_unsaved() {
+        if self.group.base.unsaved.is_any() {
             let (count, change) = self.group.take_unsaved();
             change.apply(&mut self.log);
-            self.group.saved(count);
+            self.group.base.unsaved.saved(count);
         }
     }
 
@@ -153,7 +153,7 @@ impl TestConsumerGroup {
 
     /// A restart: only what is in the log is left.
     pub(super) fn restart(&mut self) {
-        let options = Arc::clone(self.group.options());
+        let options = Arc::clone(&self.group.base.options);
         self.group = if self.log.snapshot.is_empty() {
             ConsumerGroup::new(options)
         } else {

@@ -36,7 +36,7 @@ fn the_first_member_gets_everything_with_its_first_answer() {
     let bare_request = ConsumerHeartbeat { owned: None, ..a.request() };
     let answer = test.beat(&bare_request).unwrap();
     assert_eq!((answer.member_epoch, answer.assignment), (1, None));
-    assert!(!test.group.has_unsaved(), "a heartbeat that changes nothing writes nothing");
+    assert!(!test.group.base.unsaved.is_any(), "a heartbeat that changes nothing writes nothing");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_silent_member_is_removed_when_its_session_ends_and_heartbeats_keep_it() {
         test.pass(s(20));
         test.client(&mut b);
     }
-    assert_eq!(test.group.member_count(), 1);
+    assert_eq!(test.group.base.members.len(), 1);
     test.settle(&mut [&mut b]);
     assert_eq!(count(&b), 2);
     assert_eq!(test.beat(&a.request()), Err(GroupError::UnknownMemberId));
@@ -184,23 +184,23 @@ fn regular_expressions_find_what_a_client_may_know_of() {
     let mut a = TestClient { regex: "x-.*".to_owned(), ..TestClient::new("a", &[]) };
     beat_without(&mut test, &mut a, "x-2");
     assert_eq!(a.owned, partitions("x-1", &[0]));
-    let epoch = test.group.epoch();
+    let epoch = test.group.base.epoch;
 
     test.restart();
     assert!(test.group.subscriptions().include("x-2"), "it may be any topic");
     test.group.update_topics(test.now, false, &test.topics);
     test.group.update_targets(test.now);
-    assert_eq!(test.group.epoch(), epoch, "nothing follows from what nobody has asked for");
+    assert_eq!(test.group.base.epoch, epoch, "nothing follows from what nobody has asked for");
     beat_without(&mut test, &mut a, "x-2");
-    assert_eq!((&a.owned, test.group.epoch()), (&partitions("x-1", &[0]), epoch));
+    assert_eq!((&a.owned, test.group.base.epoch), (&partitions("x-1", &[0]), epoch));
     assert!(!test.group.subscriptions().include("x-2"));
 
     // The rules change; no topic does.
     beat_without(&mut test, &mut a, "");
-    assert_eq!(test.group.epoch(), epoch, "they are looked at again later");
+    assert_eq!(test.group.base.epoch, epoch, "they are looked at again later");
     test.now += s(600);
     beat_without(&mut test, &mut a, "");
-    assert_eq!((count(&a), test.group.epoch()), (2, epoch + 1));
+    assert_eq!((count(&a), test.group.base.epoch), (2, epoch + 1));
 }
 
 #[test]
@@ -215,9 +215,9 @@ fn a_static_member_comes_back_for_what_it_had() {
     assert_eq!(test.beat(&pause).unwrap().member_epoch, LEFT_EPOCH);
     test.settle(&mut [&mut b]);
     assert_eq!(count(&b), 2, "nobody else gets what it had");
-    let epoch = test.group.epoch();
+    let epoch = test.group.base.epoch;
     test.client(&mut second);
-    assert_eq!((&second.owned, test.group.epoch()), (&a.owned, epoch));
+    assert_eq!((&second.owned, test.group.base.epoch), (&a.owned, epoch));
     assert_eq!(test.beat(&a.request()), Err(GroupError::FencedInstanceId));
 }
 
@@ -245,8 +245,8 @@ fn requests_that_contradict_themselves_change_nothing() {
     assert_eq!(test.beat(&regex), Err(GroupError::InvalidRegularExpression));
     let long_regex = ConsumerHeartbeat { regex: Some("x".repeat(1 << 20)), ..join };
     assert_eq!(test.beat(&long_regex), Err(GroupError::TooLarge));
-    assert_eq!((test.group.member_count(), test.group.epoch()), (0, 0));
-    assert!(!test.group.has_unsaved());
+    assert_eq!((test.group.base.members.len(), test.group.base.epoch), (0, 0));
+    assert!(!test.group.base.unsaved.is_any());
 }
 
 #[test]
@@ -286,9 +286,9 @@ fn commits_need_an_epoch_since_which_the_member_has_the_partition() {
     assert_eq!(group.check_commit(&commit("", -1), &mine), Err(GroupError::UnknownMemberId));
     let old = CommitFence { knows_epochs: false, ..commit("a", a.epoch) };
     assert_eq!(group.check_commit(&old, &mine), Err(GroupError::UnsupportedVersion));
-    assert_eq!(group.check_fetch(Some("a"), a.epoch), Ok(()));
-    assert_eq!(group.check_fetch(Some("a"), first), stale);
-    assert_eq!(group.check_fetch(None, -1), Ok(()));
+    assert_eq!(group.base.check_fetch(Some("a"), a.epoch), Ok(()));
+    assert_eq!(group.base.check_fetch(Some("a"), first), stale);
+    assert_eq!(group.base.check_fetch(None, -1), Ok(()));
 }
 
 #[test]
@@ -304,10 +304,10 @@ fn a_restart_loses_nothing_that_was_answered() {
     assert_eq!(test.group.describe(), described);
     test.settle(&mut [&mut a, &mut b]);
     assert_eq!((count(&a), count(&b)), (2, 2));
-    let (epoch, described) = (test.group.epoch(), test.group.describe());
+    let (epoch, described) = (test.group.base.epoch, test.group.describe());
     test.restart();
     test.settle(&mut [&mut a, &mut b]);
-    assert_eq!((test.group.epoch(), test.group.describe()), (epoch, described));
+    assert_eq!((test.group.base.epoch, test.group.describe()), (epoch, described));
     test.topics.set("t", 5);
     test.restart();
     test.settle(&mut [&mut a, &mut b]);
@@ -338,9 +338,9 @@ fn a_classic_group_whose_assignor_gives_a_partition_to_two_members_stays_classic
     };
     let test = TestConsumerGroup::new(&[("t", 1)]);
     let upgraded = |members| {
-        let options = Arc::clone(test.group.options());
+        let options = Arc::clone(&test.group.base.options);
         let (classic, _) = ClassicGroup::restore(options, snapshot(members), s(0)).unwrap();
-        ConsumerGroup::from_classic(&classic, s(0), &test.topics).map(|group| group.epoch())
+        ConsumerGroup::from_classic(&classic, s(0), &test.topics).map(|group| group.base.epoch)
     };
     assert_eq!(upgraded(vec![member("a")]), Ok(3));
     assert_eq!(upgraded(vec![member("a"), member("b")]), Err(GroupError::GroupIdNotFound));

@@ -66,14 +66,18 @@ impl GroupBudgets {
         GroupGrants { group: group.take_always(&holder, 1), bytes: bytes.take_always(&holder, 0) }
     }
 
-    /// True if a group has no room to grow by so many bytes. The bytes of a few concurrent requests
-    /// may come on top.
-    pub(super) fn refuses_growth(&self, grants: &GroupGrants, growth: usize) -> bool {
+    /// Checks whether a group has room to grow by so many bytes. The bytes of a few concurrent
+    /// requests may come on top.
+    pub(super) fn check_growth(
+        &self,
+        grants: &GroupGrants,
+        growth: usize,
+    ) -> Result<(), GroupError> {
         if growth == 0 {
-            return false;
+            return Ok(());
         }
         let checked = self.bytes.check(grants.bytes.holder(), growth as u64);
-        checked.inspect_err(|error| self.log.warn(error)).is_err()
+        checked.inspect_err(|error| self.log.warn(error)).map_err(|_| GroupError::TooManyBytes)
     }
 }
 

@@ -51,20 +51,17 @@ impl GroupCoordinator {
     ) -> Result<ShareHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
-        let policy =
-            if request.joins() { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
-        let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
-            if self.shared.refuses_growth(inner, inner.group.growth_by_share_heartbeat(&request)) {
-                return (Err(GroupError::TooManyBytes), None, Vec::new());
-            }
+        let member_id = |answer: &ShareHeartbeatAnswer| answer.member_id.clone();
+        self.modern_heartbeat(group, request.joins(), member_id, |inner, now| {
+            let growth = inner.group.growth_by_share_heartbeat(&request);
             let (topics, is_new) = (&*self.shared.topics, inner.is_new());
-            let answer = inner.group.share_heartbeat(now, &request, is_new, topics);
-            let waits_for = answer.as_ref().ok().map(|answer| answer.member_id.clone());
-            (answer, waits_for, Vec::new())
-        })?;
-        let answer = answer?;
-        wait_until_saved(saved).await?;
-        Ok(answer)
+            let answer = self
+                .shared
+                .check_growth(inner, growth)
+                .and_then(|()| inner.group.share_heartbeat(now, &request, is_new, topics));
+            (answer, Vec::new())
+        })
+        .await
     }
 
     /// Makes a share group without members, unless there is one. It returns when the group is

@@ -95,13 +95,11 @@ impl GroupSlotState {
         &mut self,
         member: &str,
     ) -> Option<oneshot::Receiver<WriteResult>> {
-        let change = match &self.group {
-            Group::Consumer(group) => group.unsaved_change_of(member)?,
-            Group::Share(group) => group.unsaved_change_of(member)?,
-            Group::Streams(group) => group.unsaved_change_of(member)?,
+        let change = match self.group.modern() {
+            Some(group) => group.unsaved_change_of(member)?,
             // It was a consumer group until now: the snapshot of what it has become is on its way.
-            Group::Classic(_) if self.queued.is_some() => 0,
-            Group::Classic(_) | Group::Closed => return None,
+            None if matches!(self.group, Group::Classic(_)) && self.queued.is_some() => 0,
+            None => return None,
         };
         let (sender, receiver) = oneshot::channel();
         self.save_waits.push((change, sender));

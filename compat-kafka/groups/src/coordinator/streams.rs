@@ -3,7 +3,7 @@
 use super::super::error::GroupError;
 use super::super::group::Group;
 use super::super::streams_group::{StreamsGroupSummary, StreamsHeartbeat, StreamsHeartbeatAnswer};
-use super::{GroupCoordinator, MissingGroupPolicy, check_group_id, wait_until_saved};
+use super::{GroupCoordinator, check_group_id};
 
 impl GroupCoordinator {
     /// Handles a heartbeat of a member of a streams group. It returns when what the answer shows is
@@ -15,20 +15,16 @@ impl GroupCoordinator {
     ) -> Result<StreamsHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
-        let policy =
-            if request.joins() { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
-        let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
-            if self.shared.refuses_growth(inner, inner.group.growth_by_streams_heartbeat(&request))
-            {
-                return (Err(GroupError::TooManyBytes), None, Vec::new());
-            }
-            let answer = inner.group.streams_heartbeat(now, &request, &*self.shared.topics);
-            let waits_for = answer.as_ref().ok().map(|answer| answer.member_id.clone());
-            (answer, waits_for, Vec::new())
-        })?;
-        let answer = answer?;
-        wait_until_saved(saved).await?;
-        Ok(answer)
+        let member_id = |answer: &StreamsHeartbeatAnswer| answer.member_id.clone();
+        self.modern_heartbeat(group, request.joins(), member_id, |inner, now| {
+            let growth = inner.group.growth_by_streams_heartbeat(&request);
+            let answer = self
+                .shared
+                .check_growth(inner, growth)
+                .and_then(|()| inner.group.streams_heartbeat(now, &request, &*self.shared.topics));
+            (answer, Vec::new())
+        })
+        .await
     }
 
     /// A streams group and its members.

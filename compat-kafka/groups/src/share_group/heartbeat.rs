@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::error::GroupError;
+use super::super::modern_group::ModernMember;
 use super::super::options::Options;
 use super::super::partitions::PartitionSet;
 use super::super::topic_subscription::{GroupTopics, may_subscribe};
@@ -78,8 +79,7 @@ impl ShareHeartbeat {
 }
 
 impl ShareGroup {
-    /// Handles a heartbeat. Its answer may be given once all [`ShareGroup::unsaved_change_of`] the
-    /// member are stored.
+    /// Handles a heartbeat. Its answer may be given once the member's changes are stored.
     pub fn heartbeat(
         &mut self,
         now: Duration,
@@ -88,16 +88,16 @@ impl ShareGroup {
     ) -> Result<ShareHeartbeatAnswer, GroupError> {
         let id = &request.member_id;
         if request.member_epoch == LEAVING {
-            return self.leave(request);
+            return self.leave(now, request);
         }
         let before = self.find_or_join(request)?;
         let mut member = before.clone();
         request.apply(&mut member);
         let is_subscription_new = before.topics != member.topics;
-        if member != before || !self.members.contains_key(id) {
+        if member != before || !self.base.members.contains_key(id) {
             self.put(id, member.clone(), topics);
         }
-        self.sessions.set(id.as_str(), now + self.options.share.session_timeout);
+        self.sessions.set(id.as_str(), now + self.base.options.share.session_timeout);
         self.update_topics(now, is_subscription_new, topics);
         self.update_targets(now);
         let member = self.step(id, is_subscription_new, topics)?;
@@ -106,24 +106,28 @@ impl ShareGroup {
         Ok(ShareHeartbeatAnswer {
             member_id: id.clone(),
             member_epoch: member.epoch,
-            interval: self.options.share.heartbeat_interval,
+            interval: self.base.options.share.heartbeat_interval,
             assignment: is_shown.then_some(member.assigned),
         })
     }
 
     /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
     pub fn growth_by_heartbeat(&self, request: &ShareHeartbeat) -> usize {
-        let member = self.members.get(&request.member_id);
+        let member = self.base.members.get(&request.member_id);
         let old_bytes = member.map_or(0, |member| member.bytes(&request.member_id));
         let grows = request.member_epoch != LEAVING;
         if grows { request.bytes().saturating_sub(old_bytes) } else { 0 }
     }
 
-    fn leave(&mut self, request: &ShareHeartbeat) -> Result<ShareHeartbeatAnswer, GroupError> {
-        if !self.members.contains_key(&request.member_id) {
+    fn leave(
+        &mut self,
+        now: Duration,
+        request: &ShareHeartbeat,
+    ) -> Result<ShareHeartbeatAnswer, GroupError> {
+        if !self.base.members.contains_key(&request.member_id) {
             return Err(GroupError::UnknownMemberId);
         }
-        self.remove(&request.member_id);
+        self.remove(now, &request.member_id);
         Ok(ShareHeartbeatAnswer {
             member_id: request.member_id.clone(),
             member_epoch: LEAVING,
@@ -134,7 +138,7 @@ impl ShareGroup {
 
     /// The member that sends a heartbeat, as it was; a new one if it joins.
     fn find_or_join(&self, request: &ShareHeartbeat) -> Result<ShareGroupMember, GroupError> {
-        if let Some(member) = self.members.get(&request.member_id) {
+        if let Some(member) = self.base.members.get(&request.member_id) {
             let epoch = request.member_epoch;
             let is_known = epoch == member.epoch || epoch == member.previous_epoch;
             return if request.joins() || is_known {
@@ -146,8 +150,8 @@ impl ShareGroup {
         if !request.joins() {
             return Err(GroupError::UnknownMemberId);
         }
-        let is_full = self.members.len() >= self.options.share.group_max_size
-            || self.bytes() > self.options.group_bytes_max;
+        let is_full = self.base.members.len() >= self.base.options.share.group_max_size
+            || self.bytes() > self.base.options.group_bytes_max;
         if is_full {
             return Err(GroupError::GroupMaxSizeReached);
         }
@@ -170,16 +174,16 @@ impl ShareGroup {
         is_subscription_new: bool,
         topics: &dyn GroupTopics,
     ) -> Result<ShareGroupMember, GroupError> {
-        let before = self.members.get(id).ok_or(GroupError::UnknownMemberId)?;
-        if before.epoch == self.assignment_epoch && !is_subscription_new {
+        let before = self.base.members.get(id).ok_or(GroupError::UnknownMemberId)?;
+        if before.epoch == self.base.assignment_epoch && !is_subscription_new {
             return Ok(before.clone());
         }
         let mut member = before.clone();
         let subscribed = self.subscription.topics_of(&member.topics, NO_REGEX);
         let target = member.target.iter().filter(|(topic, _)| subscribed.contains(*topic));
         member.assigned = target.map(|(topic, indexes)| (*topic, indexes.clone())).collect();
-        if member.epoch != self.assignment_epoch {
-            (member.previous_epoch, member.epoch) = (member.epoch, self.assignment_epoch);
+        if member.epoch != self.base.assignment_epoch {
+            (member.previous_epoch, member.epoch) = (member.epoch, self.base.assignment_epoch);
         }
         if *before != member {
             self.put(id, member.clone(), topics);

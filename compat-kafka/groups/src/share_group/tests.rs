@@ -8,6 +8,7 @@ use engine::groups::StoredGroup;
 use proptest::prelude::*;
 
 use super::super::error::GroupError;
+use super::super::modern_group::ModernState;
 use super::super::options::Options;
 use super::super::partitions::PartitionSet;
 use super::super::test_topics::{TestTopics, id};
@@ -62,10 +63,10 @@ impl TestShareGroup {
     }
 
     fn save(&mut self) {
-        if self.group.has_unsaved() {
+        if self.group.base.unsaved.is_any() {
             let (count, change) = self.group.take_unsaved();
             change.apply(&mut self.log);
-            self.group.saved(count);
+            self.group.base.unsaved.saved(count);
         }
     }
 
@@ -101,7 +102,7 @@ fn members_share_partitions_and_have_them_with_their_next_heartbeat() {
     for (nth, member) in ["c", "d", "e"].iter().enumerate() {
         test.pass(s(1));
         test.beat(member, 0, Some(&["t"])).unwrap();
-        assert_eq!(test.group.member_count(), nth + 3);
+        assert_eq!(test.group.base.members.len(), nth + 3);
     }
     for (id, epoch) in [("a", repeated.member_epoch), ("b", second.member_epoch)] {
         test.beat(id, epoch, None).unwrap();
@@ -118,7 +119,7 @@ fn a_heartbeat_that_changes_nothing_writes_nothing() {
     test.pass(s(1));
     let answer = test.beat("a", epoch, None).unwrap();
     assert_eq!((answer.assignment, answer.member_epoch), (None, epoch));
-    assert!(!test.group.has_unsaved());
+    assert!(!test.group.base.unsaved.is_any());
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn wrong_epochs_and_members_are_refused() {
     test.beat("a", epoch, None).unwrap();
     test.beat("a", -1, None).unwrap();
     assert_eq!(test.group.state(), ShareGroupState::Empty);
-    assert_eq!(test.group.check_delete(), Ok(()));
+    assert_eq!(test.group.base.check_delete(), Ok(()));
 }
 
 #[test]
@@ -198,6 +199,6 @@ proptest! {
                 prop_assert!(members.iter().any(|member| has(&member.assigned)));
             }
         }
-        prop_assert_eq!(test.group.member_count(), 4);
+        prop_assert_eq!(test.group.base.members.len(), 4);
     }
 }

@@ -67,11 +67,11 @@ impl StreamsGroup {
     /// The state of the group.
     pub fn state(&self) -> StreamsGroupState {
         let is_ready = |topology: &Topology| topology.epoch == self.ready_epoch;
-        if self.members.is_empty() {
+        if self.base.members.is_empty() {
             StreamsGroupState::Empty
         } else if !self.topology.as_ref().is_some_and(is_ready) {
             StreamsGroupState::NotReady
-        } else if self.epoch > self.assignment_epoch {
+        } else if self.base.epoch > self.base.assignment_epoch {
             StreamsGroupState::Assigning
         } else if self.unreconciled_members > 0 {
             StreamsGroupState::Reconciling
@@ -97,10 +97,10 @@ impl StreamsGroup {
         };
         StreamsGroupSummary {
             state: self.state(),
-            epoch: self.epoch,
-            assignment_epoch: self.assignment_epoch,
+            epoch: self.base.epoch,
+            assignment_epoch: self.base.assignment_epoch,
             topology: self.described_topology(),
-            members: self.members.iter().map(member).collect(),
+            members: self.base.members.iter().map(member).collect(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::error::GroupError;
+use super::super::modern_group::ModernMember;
 use super::super::options::Options;
 use super::super::topic_subscription::{GroupTopics, may_subscribe};
 use super::configure::ConfiguredTopology;
@@ -128,8 +129,7 @@ impl StreamsHeartbeat {
 }
 
 impl StreamsGroup {
-    /// Handles a heartbeat. Its answer may be given once all [`StreamsGroup::unsaved_change_of`]
-    /// the member are stored.
+    /// Handles a heartbeat. Its answer may be given once the member's changes are stored.
     pub fn heartbeat(
         &mut self,
         now: Duration,
@@ -154,28 +154,28 @@ impl StreamsGroup {
         // Nothing fails from here on.
         if is_topology_new {
             self.topology.clone_from(&request.topology);
-            self.unsaved.mark(super::stored::TOPOLOGY);
+            self.base.unsaved.mark(super::stored::TOPOLOGY);
         }
-        let is_first = self.members.is_empty();
+        let is_first = self.base.members.is_empty();
         let mut member = before.clone();
         request.apply(&mut member);
         let mut is_changed = false;
-        if member != before || !self.members.contains_key(id) {
+        if member != before || !self.base.members.contains_key(id) {
             self.put(id, member);
             is_changed = true;
         }
         if let Some(lookup) = lookup {
-            is_changed |= lookup.hash != self.topics_hash;
-            (self.topics_version, self.topics_hash) = (lookup.version, lookup.hash);
+            is_changed |= lookup.hash != self.base.topics_hash;
+            (self.topics_version, self.base.topics_hash) = (lookup.version, lookup.hash);
             (self.topics, self.configured) = (lookup.topics, Some(lookup.configured));
             self.endpoints.clear();
         }
         self.raise_epoch_if(is_changed);
-        if is_first && !self.options.streams.initial_rebalance_delay.is_zero() {
-            self.delayed_until = Some(now + self.options.streams.initial_rebalance_delay);
+        if is_first && !self.base.options.streams.initial_rebalance_delay.is_zero() {
+            self.delayed_until = Some(now + self.base.options.streams.initial_rebalance_delay);
         }
         let key = (id.to_owned(), MemberTimer::Session);
-        self.deadlines.set(key, now + self.options.streams.session_timeout);
+        self.deadlines.set(key, now + self.base.options.streams.session_timeout);
         let delay = self.update_targets(now);
         self.reconcile(now, id, request.owned.as_ref());
         if request.is_shutdown && self.shutdown_by.is_none() {
@@ -186,7 +186,7 @@ impl StreamsGroup {
 
     /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
     pub fn growth_by_heartbeat(&self, request: &StreamsHeartbeat) -> usize {
-        let member = self.members.get(&request.member_id);
+        let member = self.base.members.get(&request.member_id);
         let old_bytes = member.map_or(0, |member| member.bytes(&request.member_id));
         let topology = self.topology.as_ref().map_or(0, Topology::bytes);
         let grows = request.member_epoch != LEAVING;
@@ -198,7 +198,7 @@ impl StreamsGroup {
         now: Duration,
         request: &StreamsHeartbeat,
     ) -> Result<StreamsHeartbeatAnswer, GroupError> {
-        if !self.members.contains_key(&request.member_id) {
+        if !self.base.members.contains_key(&request.member_id) {
             return Err(GroupError::UnknownMemberId);
         }
         if request.is_shutdown && self.shutdown_by.is_none() {
@@ -214,7 +214,7 @@ impl StreamsGroup {
 
     /// The member that sends a heartbeat, as it was; a new one if it joins.
     fn find_or_join(&self, request: &StreamsHeartbeat) -> Result<StreamsGroupMember, GroupError> {
-        if let Some(member) = self.members.get(&request.member_id) {
+        if let Some(member) = self.base.members.get(&request.member_id) {
             let epoch = request.member_epoch;
             let has_all = |owned: &MemberTasks| member.assigned.has_all(owned);
             let is_lost = epoch == member.previous_epoch
@@ -229,8 +229,8 @@ impl StreamsGroup {
         if !request.joins() {
             return Err(GroupError::UnknownMemberId);
         }
-        let is_full = self.members.len() >= self.options.streams.group_max_size
-            || self.bytes() > self.options.group_bytes_max;
+        let is_full = self.base.members.len() >= self.base.options.streams.group_max_size
+            || self.bytes() > self.base.options.group_bytes_max;
         if is_full { Err(GroupError::GroupMaxSizeReached) } else { Ok(StreamsGroupMember::new()) }
     }
 
@@ -256,13 +256,13 @@ impl StreamsGroup {
             Some(topology) if is_ready => topology.epoch,
             _ => NOT_READY,
         };
-        let standbys = self.options.streams.standbys;
+        let standbys = self.base.options.streams.standbys;
         if (self.ready_epoch, self.standbys) != (ready_epoch, standbys) {
             (self.ready_epoch, self.standbys) = (ready_epoch, standbys);
             is_changed = true;
         }
         if is_changed {
-            self.raise_epoch();
+            self.base.raise_epoch();
         }
     }
 
@@ -272,7 +272,8 @@ impl StreamsGroup {
         before: &StreamsGroupMember,
         delay: Option<StreamsStatus>,
     ) -> Result<StreamsHeartbeatAnswer, GroupError> {
-        let member = self.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
+        let member =
+            self.base.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
         let is_changed = request.joins() || before.assigned != member.assigned;
         if is_changed && member.endpoint.is_some() {
             self.endpoint_epoch += 1;
@@ -282,7 +283,8 @@ impl StreamsGroup {
         } else {
             Some(self.update_endpoints())
         };
-        let member = self.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
+        let member =
+            self.base.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
         let tasks = member.assigned.tasks();
         // Tasks that differ from those that the member says may be in an answer that was lost.
         let is_lost = request.owned.as_ref().is_some_and(|owned| *owned != tasks);
@@ -296,7 +298,7 @@ impl StreamsGroup {
         Ok(StreamsHeartbeatAnswer {
             member_id: request.member_id.clone(),
             member_epoch: member.epoch,
-            interval: self.options.streams.heartbeat_interval,
+            interval: self.base.options.streams.heartbeat_interval,
             statuses: [stale, delay, problem, shutdown].into_iter().flatten().collect(),
             tasks: (is_changed || is_lost).then_some(tasks),
             endpoint_epoch: self.endpoint_epoch,
@@ -308,7 +310,7 @@ impl StreamsGroup {
     /// Updates the endpoints at which the state of each partition can be queried, and returns them.
     fn update_endpoints(&mut self) -> Vec<Arc<EndpointPartitions>> {
         let mut endpoints = std::mem::take(&mut self.endpoints);
-        for (id, member) in &self.members {
+        for (id, member) in &self.base.members {
             let Some(endpoint) = &member.endpoint else { continue };
             if endpoints.contains_key(id) {
                 continue;

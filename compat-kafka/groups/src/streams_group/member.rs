@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::consumer_group::MemberState;
 use super::super::member::OVERHEAD_BYTES;
+use super::super::modern_group::ModernMember;
 use super::tasks::{GivenTasks, MemberTasks};
 
 /// The host and port at which the application answers queries of its state.
@@ -17,7 +18,7 @@ pub struct UserEndpoint {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StreamsGroupMember {
+pub(crate) struct StreamsGroupMember {
     pub(super) rack: Option<String>,
     pub(super) client_id: String,
     pub(super) client_host: String,
@@ -70,9 +71,20 @@ impl StreamsGroupMember {
         self.previous_epoch = self.epoch;
         self.epoch = epoch;
     }
+}
 
-    /// The bytes that it takes.
-    pub(super) fn bytes(&self, id: &str) -> usize {
+impl ModernMember for StreamsGroupMember {
+    type Target = MemberTasks;
+
+    fn epoch(&self) -> i32 {
+        self.epoch
+    }
+
+    fn target_mut(&mut self) -> &mut MemberTasks {
+        &mut self.target
+    }
+
+    fn bytes(&self, id: &str) -> usize {
         let texts = [&self.client_id, &self.client_host, &self.process];
         OVERHEAD_BYTES
             + id.len()

@@ -11,18 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::super::consumer_group::MemberState;
 use super::super::effects::GroupChange;
 use super::super::group_header::{GroupHeader, STREAMS_GROUP};
+use super::super::modern_group::{MEMBER_VERSION, ModernState, decode_members, encode_member};
 use super::super::options::Options;
 use super::super::snapshot::{GroupSnapshotError, decode_versioned, encode_versioned, millis};
 use super::super::topic_subscription::GroupTopics;
-use super::super::unsaved_changes::{TakenChanges, UnsavedChanges};
 use super::describe::StreamsGroupState;
 use super::member::{StreamsGroupMember, UserEndpoint};
 use super::tasks::{GivenTasks, MemberTasks, TaskRole};
 use super::topology::Topology;
 use super::{MemberTimer, StreamsGroup, held_by};
-
-/// The first byte of a member, and of the topology.
-const MEMBER_VERSION: u8 = 1;
 
 /// The topology is stored in the place of a member: no member has this id.
 pub(super) const TOPOLOGY: &str = "";
@@ -77,14 +74,11 @@ impl StoredStreamsGroup {
     /// The bytes are not a group of this kind.
     pub fn decode(stored: &StoredGroup) -> Result<StoredStreamsGroup, GroupSnapshotError> {
         let topology = stored.members.get(TOPOLOGY);
-        let member = |(id, bytes): (&String, &Vec<u8>)| {
-            Ok((id.clone(), decode_versioned(MEMBER_VERSION, bytes)?))
-        };
         let members = stored.members.iter().filter(|(id, _)| id.as_str() != TOPOLOGY);
         Ok(StoredStreamsGroup {
             header: decode_versioned(STREAMS_GROUP, &stored.snapshot)?,
             topology: topology.map(|bytes| decode_versioned(MEMBER_VERSION, bytes)).transpose()?,
-            members: members.map(member).collect::<Result<_, GroupSnapshotError>>()?,
+            members: decode_members(members)?,
         })
     }
 
@@ -179,8 +173,7 @@ impl StreamsGroup {
         let StoredStreamsGroup { header, topology, members } = StoredStreamsGroup::decode(stored)?;
         let until = now + options.streams.session_timeout;
         let mut group = StreamsGroup::new(options);
-        (group.epoch, group.assignment_epoch) = (header.group.epoch, header.group.assignment_epoch);
-        group.topics_hash = header.group.topics_hash;
+        group.base.begin_restore(&header.group);
         (group.ready_epoch, group.standbys) = (header.ready_epoch, header.standbys);
         group.topics =
             topology.as_ref().map(|topology| topology.existing_topics(topics)).unwrap_or_default();
@@ -205,60 +198,33 @@ impl StreamsGroup {
             }
             group.put(&id, member);
         }
-        group.empty_since = group.members.is_empty().then_some(now);
-        group.unsaved = UnsavedChanges::restored(header.group.changes);
+        group.base.end_restore(now, &header.group);
         Ok(group)
-    }
-
-    /// True if the log lacks anything.
-    pub fn has_unsaved(&self) -> bool {
-        self.unsaved.is_any()
     }
 
     /// Takes the changes that the log lacks, with the number of the last one.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
-        let topology_id = self.topology.as_ref().map(|_| TOPOLOGY.to_owned());
-        let texts = self.members.keys().chain(&topology_id);
-        let TakenChanges { count, members, is_whole } = self.unsaved.take(texts);
-        let header = StreamsGroupHeader {
-            group: GroupHeader {
-                epoch: self.epoch,
-                assignment_epoch: self.assignment_epoch,
-                topics_hash: self.topics_hash,
-                changes: count,
-            },
-            ready_epoch: self.ready_epoch,
-            standbys: self.standbys,
+        let (topology, ready_epoch, standbys) = (&self.topology, self.ready_epoch, self.standbys);
+        let topology_id = topology.as_ref().map(|_| TOPOLOGY.to_owned());
+        let header = |group| {
+            encode_versioned(STREAMS_GROUP, &StreamsGroupHeader { group, ready_epoch, standbys })
         };
-        let encode = |id: String| {
-            let bytes = if id == TOPOLOGY {
-                self.topology.as_ref().map(|topology| encode_versioned(MEMBER_VERSION, topology))
+        self.base.take_unsaved(&topology_id, header, |id, member| {
+            if id == TOPOLOGY {
+                topology.as_ref().map(encode_member)
             } else {
-                let member = self.members.get(&id).map(StoredStreamsMember::of);
-                member.map(|member| encode_versioned(MEMBER_VERSION, &member))
-            };
-            (id, bytes)
-        };
-        let change = GroupChange {
-            snapshot: encode_versioned(STREAMS_GROUP, &header),
-            members: members.into_iter().map(encode).collect(),
-            is_whole,
-        };
-        (count, change)
-    }
-
-    /// The log has all changes up to a number.
-    pub fn saved(&mut self, count: u64) {
-        self.unsaved.saved(count);
+                member.map(|member| encode_member(&StoredStreamsMember::of(member)))
+            }
+        })
     }
 
     /// The log may lack the changes that [`StreamsGroup::take_unsaved`] gave: it is tried again.
     /// Its members get an error. The rebalance timeout of those that revoke partitions starts again
     /// with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
-        self.unsaved.save_failed(change);
+        self.base.unsaved.save_failed(change);
         for (id, _) in &change.members {
-            if self.unsaved_change_of(id).is_some() {
+            if self.base.unsaved_change_of(id).is_some() {
                 self.deadlines.cancel(&(id.clone(), MemberTimer::Revocation));
             }
         }

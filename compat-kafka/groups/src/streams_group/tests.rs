@@ -109,10 +109,10 @@ impl TestStreamsGroup {
     }
 
     fn save(&mut self) {
-        if self.group.has_unsaved() {
+        if self.group.base.unsaved.is_any() {
             let (count, change) = self.group.take_unsaved();
             change.apply(&mut self.log);
-            self.group.saved(count);
+            self.group.base.unsaved.saved(count);
         }
     }
 
@@ -345,10 +345,10 @@ fn a_heartbeat_that_changes_nothing_writes_nothing() {
     test.pass(s(1));
     let answer = test.beat("a", epoch, None).unwrap();
     assert_eq!((answer.tasks, answer.member_epoch), (None, epoch));
-    assert!(!test.group.has_unsaved());
+    assert!(!test.group.base.unsaved.is_any());
     test.restart();
     assert_eq!(test.beat("a", epoch, None).unwrap().tasks, None);
-    assert!(!test.group.has_unsaved(), "nor does the first one after a restart");
+    assert!(!test.group.base.unsaved.is_any(), "nor does the first one after a restart");
 }
 
 #[test]
