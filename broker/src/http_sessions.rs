@@ -5,11 +5,11 @@
 //! that changes something has to have the session's second secret too, in a header, which no page
 //! of another site knows.
 
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use admission::{Budget, BudgetKind, BudgetSpec, Holder, SessionTable};
 use axum::Extension;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -34,10 +34,16 @@ const OPEN_COOKIE: &str = "freezeframe";
 const SESSION_MAX: Duration = Duration::from_secs(8 * 60 * 60);
 /// The longest life of a session that is not used.
 const IDLE_MAX: Duration = Duration::from_secs(60 * 60);
-/// The most sessions. The least recently used one makes room.
-const SESSIONS_MAX: usize = 1000;
-/// The most sessions of one user.
+/// The most sessions of one user. The least recently used one makes room.
 const SESSIONS_OF_USER_MAX: usize = 20;
+/// The most sessions. The least recently used one of the user with the most makes room.
+const SESSIONS_MAX: u64 = 1000;
+const SESSIONS: BudgetSpec = BudgetSpec {
+    name: "http-sessions",
+    unit: "sessions of browsers",
+    setting: None,
+    kind: BudgetKind::Yielding,
+};
 
 /// The way in which a client authenticated.
 #[derive(Clone, Debug)]
@@ -93,9 +99,21 @@ impl HttpSession {
     }
 }
 
+/// Sessions by the secret in their cookies, ranked by the time of their last use.
+type HttpSessionTable = SessionTable<String, Arc<HttpSession>, Instant>;
+
 /// The sessions that there are, of all ports. A restart ends them.
-#[derive(Debug, Default)]
-pub(crate) struct HttpSessions(Mutex<HashMap<String, (Arc<HttpSession>, Instant)>>);
+#[derive(Debug)]
+pub(crate) struct HttpSessions {
+    budget: Arc<Budget>,
+    table: Mutex<HttpSessionTable>,
+}
+
+impl Default for HttpSessions {
+    fn default() -> HttpSessions {
+        HttpSessions { budget: Budget::new(SESSIONS, SESSIONS_MAX), table: Mutex::default() }
+    }
+}
 
 impl HttpSessions {
     fn begin(&self, user: &LoggedIn) -> Result<Arc<HttpSession>, HistoryApiError> {
@@ -120,17 +138,19 @@ impl HttpSessions {
             begun_at: wall,
             lasts,
         });
-        let mut sessions = self.0.lock();
-        sessions.retain(|_, (session, used)| !is_over(session, *used, now));
-        let of_user = sessions.values().filter(|(session, _)| session.principal == user.principal);
-        let is_full = sessions.len() >= SESSIONS_MAX;
-        if is_full || of_user.count() >= SESSIONS_OF_USER_MAX {
-            let may_go = |session: &HttpSession| is_full || session.principal == user.principal;
-            let idle = sessions.values().filter(|(session, _)| may_go(session));
-            let oldest = idle.min_by_key(|(_, used)| *used).map(|(session, _)| session.id.clone());
-            oldest.and_then(|id| sessions.remove(&id));
+        let holder = Holder::principal(user.principal.as_str(), false);
+        let mut sessions = self.table.lock();
+        remove_idle(&mut sessions, now);
+        if sessions.count_of(&holder) >= SESSIONS_OF_USER_MAX {
+            remove_oldest_of(&mut sessions, &holder);
         }
-        sessions.insert(session.id.clone(), (Arc::clone(&session), now));
+        let grant = self.budget.take_evicting(&holder, 1, |refusal| {
+            remove_oldest_of(&mut sessions, refusal.yields.as_ref().unwrap_or(&holder))
+        });
+        let grant = grant.map_err(|refusal| {
+            HistoryApiError::new(HistoryErrorCode::TooManyRequests, refusal.to_string())
+        })?;
+        sessions.insert(session.id.clone(), Arc::clone(&session), grant, now);
         Ok(session)
     }
 
@@ -143,25 +163,38 @@ impl HttpSessions {
     ) -> Option<Arc<HttpSession>> {
         let id = session_cookie(headers, has_tls)?;
         let now = Instant::now();
-        let mut sessions = self.0.lock();
-        let (session, used) = sessions.get_mut(id)?;
+        let mut sessions = self.table.lock();
+        remove_idle(&mut sessions, now);
+        let session = Arc::clone(sessions.get(&id.to_owned())?);
         let login = session.login.as_ref();
         let is_current = login.is_none_or(|login| security.state().is_current(login));
-        if is_over(session, *used, now) || !is_current {
-            sessions.remove(id);
+        if now.duration_since(session.begun) >= session.lasts || !is_current {
+            sessions.remove(&session.id);
             return None;
         }
-        *used = now;
-        Some(Arc::clone(session))
+        sessions.set_rank(&session.id, now);
+        Some(session)
     }
 
     fn end(&self, session: &HttpSession) {
-        self.0.lock().remove(&session.id);
+        self.table.lock().remove(&session.id);
     }
 }
 
-fn is_over(session: &HttpSession, used: Instant, now: Instant) -> bool {
-    now.duration_since(session.begun) >= session.lasts || now.duration_since(used) >= IDLE_MAX
+/// Removes the sessions that were not used for long.
+fn remove_idle(sessions: &mut HttpSessionTable, now: Instant) {
+    while let Some((used, id)) = sessions.lowest()
+        && now.duration_since(*used) >= IDLE_MAX
+    {
+        let id = id.clone();
+        sessions.remove(&id);
+    }
+}
+
+/// Removes the session of a user that was not used for longest. Returns false if there is none.
+fn remove_oldest_of(sessions: &mut HttpSessionTable, holder: &Holder) -> bool {
+    let oldest = sessions.lowest_of(holder).map(|(_, id)| id.clone());
+    oldest.is_some_and(|id| sessions.remove(&id).is_some())
 }
 
 /// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS

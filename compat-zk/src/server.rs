@@ -25,7 +25,7 @@ use crate::options::ZkOptions;
 use crate::output::{ConnectionOutput, UnreadBudget};
 use crate::past::PastReader;
 use crate::reads::ReadSources;
-use crate::sessions::{LiveSession, RemovedSession, SessionTable, SessionUse};
+use crate::sessions::{LiveSession, LiveSessions, RemovedSession, SessionUse};
 use crate::traffic::{ServerTraffic, reset_of_server};
 use crate::watches::Watches;
 
@@ -72,7 +72,7 @@ pub struct ZkServer {
     watches: Arc<WatchObserver>,
     session_budget: Arc<Budget>,
     /// Locked after the tree, never before it.
-    sessions: Mutex<SessionTable>,
+    sessions: Mutex<LiveSessions>,
     connections: Mutex<ConnectionTable>,
     next_connection: AtomicU64,
     unread: Arc<UnreadBudget>,
@@ -103,7 +103,7 @@ impl ZkServer {
         budgets.register(Arc::clone(&watches) as Arc<dyn BudgetSource>);
         budgets.register(Arc::clone(&unread) as Arc<dyn BudgetSource>);
         let session_budget = budgets.budget(SESSIONS, options.sessions_max as u64);
-        let mut sessions = SessionTable::new(Arc::clone(&session_budget));
+        let mut sessions = LiveSessions::default();
         for (id, session) in znodes.tree().sessions() {
             let session = Arc::new(LiveSession::new(id, session.timeout_ms, 0));
             sessions.insert(session, session_budget.take_always(&Holder::restored(), 1), 0);
@@ -344,7 +344,7 @@ impl ZkServer {
             before.output.cut();
         }
         drop(attached);
-        sessions.move_to(id, &connection.network);
+        sessions.hand_over(id, &connection.network);
         sessions.set_use(id, SessionUse::Connected, self.now_ms());
         drop(sessions);
         if let Some(before) = before {

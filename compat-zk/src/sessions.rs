@@ -1,11 +1,10 @@
 //! The sessions that have not ended: their holders, their timeouts, and the order in which they are
 //! closed when others need room.
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use admission::{Budget, BudgetGrant, Holder};
+use admission::{BudgetGrant, Holder, SessionTable};
 use engine_znodes::{SessionId, ZnodeTree};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -103,21 +102,9 @@ pub(crate) enum SessionUse {
     Connected,
 }
 
-/// The order in which the sessions of a holder are closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct SessionRank {
-    usage: SessionUse,
-    /// In the server's milliseconds.
-    since_ms: u64,
-    id: SessionId,
-}
-
-#[derive(Debug)]
-struct SessionEntry {
-    session: Arc<LiveSession>,
-    grant: BudgetGrant,
-    rank: SessionRank,
-}
+/// The order in which the sessions of a holder are closed: by use, then by when that began, in the
+/// server's milliseconds.
+type SessionRank = (SessionUse, u64);
 
 /// A session that was taken out of the table, and its holder.
 #[derive(Debug)]
@@ -126,69 +113,40 @@ pub(crate) struct RemovedSession {
     pub(crate) holder: Holder,
 }
 
-impl From<SessionEntry> for RemovedSession {
-    fn from(entry: SessionEntry) -> RemovedSession {
-        RemovedSession { holder: entry.grant.holder().clone(), session: entry.session }
-    }
-}
-
 /// All sessions that have not ended, each charged to the network that it comes from.
-#[derive(Debug)]
-pub(crate) struct SessionTable {
-    budget: Arc<Budget>,
-    by_id: HashMap<SessionId, SessionEntry>,
-    by_holder: HashMap<Holder, BTreeSet<SessionRank>>,
-}
+#[derive(Debug, Default)]
+pub(crate) struct LiveSessions(SessionTable<SessionId, Arc<LiveSession>, SessionRank>);
 
-impl SessionTable {
-    pub(crate) fn new(budget: Arc<Budget>) -> SessionTable {
-        SessionTable { budget, by_id: HashMap::new(), by_holder: HashMap::new() }
-    }
-
+impl LiveSessions {
     pub(crate) fn len(&self) -> usize {
-        self.by_id.len()
+        self.0.len()
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<&Arc<LiveSession>> {
-        Some(&self.by_id.get(&id)?.session)
+        self.0.get(&id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<LiveSession>> {
-        self.by_id.values().map(|entry| &entry.session)
+        self.0.iter().map(|(_, session)| session)
     }
 
     /// Adds a session that nothing is known of but its holder: it counts as idle.
     pub(crate) fn insert(&mut self, session: Arc<LiveSession>, grant: BudgetGrant, now_ms: u64) {
-        let rank = SessionRank { usage: SessionUse::Idle, since_ms: now_ms, id: session.id };
-        self.by_holder.entry(grant.holder().clone()).or_default().insert(rank);
-        self.by_id.insert(session.id, SessionEntry { session, grant, rank });
+        self.0.insert(session.id, session, grant, (SessionUse::Idle, now_ms));
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<RemovedSession> {
-        let entry = self.by_id.remove(&id)?;
-        remove_rank(&mut self.by_holder, entry.grant.holder(), entry.rank);
-        Some(entry.into())
+        let (session, holder) = self.0.remove(&id)?;
+        Some(RemovedSession { session, holder })
     }
 
     pub(crate) fn set_use(&mut self, id: SessionId, usage: SessionUse, now_ms: u64) {
-        let Some(entry) = self.by_id.get_mut(&id) else { return };
-        let rank = SessionRank { usage, since_ms: now_ms, id };
-        if let Some(ranks) = self.by_holder.get_mut(entry.grant.holder()) {
-            ranks.remove(&entry.rank);
-            ranks.insert(rank);
-        }
-        entry.rank = rank;
+        self.0.set_rank(&id, (usage, now_ms));
     }
 
     /// Charges a session to another holder, which uses it from now on.
-    pub(crate) fn move_to(&mut self, id: SessionId, holder: &Holder) {
-        let Some(entry) = self.by_id.get_mut(&id) else { return };
-        if entry.grant.holder() == holder {
-            return;
-        }
-        remove_rank(&mut self.by_holder, entry.grant.holder(), entry.rank);
-        entry.grant = self.budget.take_always(holder, 1);
-        self.by_holder.entry(holder.clone()).or_default().insert(entry.rank);
+    pub(crate) fn hand_over(&mut self, id: SessionId, holder: &Holder) {
+        self.0.hand_over(&id, holder);
     }
 
     /// Takes out the sessions of which nothing was heard for too long, in the order of their ids.
@@ -208,28 +166,16 @@ impl SessionTable {
         tree: &ZnodeTree,
     ) -> Option<RemovedSession> {
         loop {
-            let rank = *self.by_holder.get(holder)?.first()?;
+            let ((usage, since_ms), id) = *self.0.lowest_of(holder)?;
             let has_ephemerals =
-                || tree.session(rank.id).is_some_and(|session| session.ephemerals().len() > 0);
-            let has_writes = || self.get(rank.id).is_some_and(|session| session.has_writes());
-            if rank.usage == SessionUse::Idle && (has_ephemerals() || has_writes()) {
+                || tree.session(id).is_some_and(|session| session.ephemerals().len() > 0);
+            let has_writes = || self.get(id).is_some_and(|session| session.has_writes());
+            if usage == SessionUse::Idle && (has_ephemerals() || has_writes()) {
                 // It stays so until it has a connection again.
-                self.set_use(rank.id, SessionUse::Needed, rank.since_ms);
+                self.set_use(id, SessionUse::Needed, since_ms);
                 continue;
             }
-            return if rank.usage <= max_use { self.remove(rank.id) } else { None };
+            return if usage <= max_use { self.remove(id) } else { None };
         }
-    }
-}
-
-fn remove_rank(
-    by_holder: &mut HashMap<Holder, BTreeSet<SessionRank>>,
-    holder: &Holder,
-    rank: SessionRank,
-) {
-    let Some(ranks) = by_holder.get_mut(holder) else { return };
-    ranks.remove(&rank);
-    if ranks.is_empty() {
-        by_holder.remove(holder);
     }
 }

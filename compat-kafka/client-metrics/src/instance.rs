@@ -51,14 +51,8 @@ pub(crate) struct ClientInstance {
     pub(crate) last_error: Option<ResponseError>,
     series: BTreeMap<SeriesKey, (SampleKind, f64)>,
     bytes: usize,
-    grants: ClientGrants,
-}
-
-/// The grants of one client.
-#[derive(Debug)]
-pub(crate) struct ClientGrants {
-    pub(crate) known: BudgetGrant,
-    pub(crate) bytes: BudgetGrant,
+    /// For its bytes.
+    grant: BudgetGrant,
 }
 
 impl ClientInstance {
@@ -72,7 +66,7 @@ impl ClientInstance {
         version: u64,
         requested: MetricsRequest,
         now: Instant,
-        grants: ClientGrants,
+        grant: BudgetGrant,
     ) -> ClientInstance {
         let bytes = ClientInstance::overhead_bytes(&client);
         ClientInstance {
@@ -87,7 +81,7 @@ impl ClientInstance {
             last_error: None,
             series: BTreeMap::new(),
             bytes,
-            grants,
+            grant,
         }
     }
 
@@ -99,7 +93,7 @@ impl ClientInstance {
 
     /// The account that it is charged to.
     pub(crate) fn holder(&self) -> &Holder {
-        self.grants.known.holder()
+        self.grant.holder()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -170,7 +164,7 @@ impl ClientInstance {
                 self.insert(key, kind, value, room);
             }
         }
-        self.grants.bytes.resize_always(self.bytes as u64);
+        self.grant.resize_always(self.bytes as u64);
     }
 
     fn insert(&mut self, key: SeriesKey, kind: SampleKind, value: f64, room: usize) {

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use admission::{Budget, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use admission::{
+    Budget, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder, SessionTable,
+};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_records::{CompressionType, DecompressionLimit, decompress};
@@ -25,7 +27,7 @@ mod subscription;
 pub use instance::{ClientMetric, ClientMetricSeries};
 pub use subscription::SubscriptionError;
 
-use instance::{ClientGrants, ClientInstance};
+use instance::ClientInstance;
 pub use subscription::ClientIdentity;
 use subscription::{MetricsRequest, Subscription};
 
@@ -88,7 +90,8 @@ struct ClientMetricsState {
     subscriptions: BTreeMap<String, Subscription>,
     /// Rises with every change of subscriptions.
     version: u64,
-    instances: HashMap<Uuid, ClientInstance>,
+    /// By id, ranked by when they were last heard of.
+    instances: SessionTable<Uuid, ClientInstance, Instant>,
     /// The number of connections that have owned a client.
     owners: u64,
     refused: u64,
@@ -113,7 +116,7 @@ impl ClientMetrics {
             bytes_budget: budgets.budget(SERIES_BYTES, BYTES_MAX),
             subscriptions: BTreeMap::new(),
             version: 0,
-            instances: HashMap::new(),
+            instances: SessionTable::default(),
             owners: 0,
             refused: 0,
         };
@@ -257,7 +260,7 @@ impl ClientMetrics {
         let mut state = self.state.lock();
         state.expire(Instant::now());
         let mut metrics = BTreeMap::new();
-        for (id, instance) in &state.instances {
+        for (id, instance) in state.instances.iter() {
             instance.append_to(*id, &mut metrics);
         }
         metrics
@@ -279,17 +282,16 @@ impl ClientMetricsState {
         holder: &Holder,
         now: Instant,
     ) -> Result<&mut ClientInstance, ResponseError> {
-        if !self.instances.contains_key(&id) {
-            let instance = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+        if !self.instances.contains(&id) {
+            let known = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
             let overhead = ClientInstance::overhead_bytes(client) as u64;
             let bytes = self.bytes_budget.take(holder, overhead);
             let bytes = bytes.map_err(|_| ResponseError::ThrottlingQuotaExceeded)?;
-            let grants = ClientGrants { known: instance, bytes };
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
-            let instance =
-                ClientInstance::new(client.clone(), self.version, requested, now, grants);
-            self.instances.insert(id, instance);
+            let instance = ClientInstance::new(client.clone(), self.version, requested, now, bytes);
+            self.instances.insert(id, instance, known, now);
         }
+        self.instances.set_rank(&id, now);
         let instance = self.instances.get_mut(&id).expect("it was just looked up");
         instance.seen = now;
         if instance.version < self.version {
@@ -308,10 +310,8 @@ impl ClientMetricsState {
         let budget = Arc::clone(&self.instance_budget);
         let permit = budget.take_evicting(holder, 1, |refusal| {
             let yields = refusal.yields.as_ref();
-            let instances =
-                self.instances.iter().filter(|(_, instance)| Some(instance.holder()) == yields);
-            let longest = instances.min_by_key(|(_, instance)| instance.seen).map(|(id, _)| *id);
-            longest.is_some_and(|id| self.instances.remove(&id).is_some())
+            let longest = yields.and_then(|yields| self.instances.lowest_of(yields));
+            longest.copied().is_some_and(|(_, id)| self.instances.remove(&id).is_some())
         });
         permit.ok()
     }
@@ -320,7 +320,11 @@ impl ClientMetricsState {
         let is_over = |instance: &ClientInstance| {
             now - instance.seen > EXPIRY_MIN.max(instance.requested.interval * 3)
         };
-        self.instances.retain(|_, instance| !is_over(instance));
+        let over = self.instances.iter().filter(|(_, instance)| is_over(instance));
+        let over: Vec<Uuid> = over.map(|(id, _)| *id).collect();
+        for id in over {
+            self.instances.remove(&id);
+        }
     }
 }
 

@@ -185,7 +185,7 @@ async fn a_user_with_many_clients_forgets_its_own_and_leaves_room_for_another() 
     }
     let holds = |name: &str| {
         let state = metrics.state.lock();
-        state.instances.values().filter(|instance| instance.holder().name() == name).count() as u64
+        state.instances.count_of(&Holder::principal(name, false)) as u64
     };
     assert_eq!(holds("User:a"), 1);
     assert_eq!(holds("User:b"), INSTANCES_MAX - INSTANCES_MAX / 32 - 1);

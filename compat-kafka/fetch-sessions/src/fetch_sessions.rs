@@ -6,11 +6,12 @@
 //! holder that has more than others gives way to them at once. A client whose session is gone opens
 //! another one. One that gets none asks for all partitions each time.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use admission::{
+    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder, SessionTable,
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -44,7 +45,7 @@ pub type SharedFetchSession = Arc<tokio::sync::Mutex<FetchSession>>;
 pub struct FetchSessions {
     slots: Arc<Budget>,
     partitions: Arc<Budget>,
-    table: Mutex<SessionTable>,
+    open: Mutex<OpenSessions>,
 }
 
 /// The counts of sessions, for metrics.
@@ -59,18 +60,16 @@ pub struct FetchSessionCounts {
 }
 
 #[derive(Default)]
-struct SessionTable {
-    sessions: HashMap<i32, SessionSlot>,
+struct OpenSessions {
+    /// By id, ranked by the time of their last use.
+    table: SessionTable<i32, OpenSession, Instant>,
     evicted: u64,
 }
 
-struct SessionSlot {
+struct OpenSession {
     session: SharedFetchSession,
-    /// Held until it goes.
-    _slot: BudgetGrant,
     partitions: BudgetGrant,
     opened: Instant,
-    used: Instant,
 }
 
 impl FetchSessions {
@@ -79,7 +78,7 @@ impl FetchSessions {
         FetchSessions {
             slots: budgets.budget(SLOTS, slots_max as u64),
             partitions: budgets.budget(PARTITIONS, PARTITIONS_MAX as u64),
-            table: Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
@@ -93,59 +92,54 @@ impl FetchSessions {
     ) -> Option<(i32, SharedFetchSession)> {
         let (now, partitions) = (Instant::now(), session.partition_count());
         let new = NewSession { holder, partitions, now };
-        let mut table = self.table.lock();
+        let mut open = self.open.lock();
         // Take the scarcer budget first: no session is evicted for one that does not fit.
-        let grant = table.take(&self.partitions, partitions as u64, &new)?;
-        let slot = table.take(&self.slots, 1, &new)?;
+        let grant = open.take(&self.partitions, partitions as u64, &new)?;
+        let slot = open.take(&self.slots, 1, &new)?;
         let mut id = next_id((random >> 1) as i32);
-        while table.sessions.contains_key(&id) {
+        while open.table.contains(&id) {
             id = next_id(id);
         }
         let session = Arc::new(tokio::sync::Mutex::new(session));
-        let slot = SessionSlot {
-            session: Arc::clone(&session),
-            _slot: slot,
-            partitions: grant,
-            opened: now,
-            used: now,
-        };
-        table.sessions.insert(id, slot);
+        let opened = OpenSession { session: Arc::clone(&session), partitions: grant, opened: now };
+        open.table.insert(id, opened, slot, now);
         Some((id, session))
     }
 
     pub fn find(&self, id: i32) -> Option<SharedFetchSession> {
-        self.table.lock().sessions.get(&id).map(|slot| Arc::clone(&slot.session))
+        self.open.lock().table.get(&id).map(|open| Arc::clone(&open.session))
     }
 
     /// Notes that a session is used, and the number of partitions that it has now. Returns false if
     /// it is closed, or has grown to more than there is room for and is closed for that.
     pub fn touch(&self, id: i32, session: &SharedFetchSession, partitions: usize) -> bool {
-        let mut table = self.table.lock();
+        let mut open = self.open.lock();
         loop {
-            let slot = table.sessions.get_mut(&id);
-            let Some(slot) = slot.filter(|slot| Arc::ptr_eq(&slot.session, session)) else {
+            let found = open.table.get_mut(&id);
+            let Some(found) = found.filter(|found| Arc::ptr_eq(&found.session, session)) else {
                 return false;
             };
-            slot.used = Instant::now();
-            let Err(refusal) = slot.partitions.resize(partitions as u64) else { return true };
-            let holder = slot.partitions.holder().clone();
-            if !table.evict_of_others(&refusal, &holder) {
-                table.sessions.remove(&id);
+            let resized = found.partitions.resize(partitions as u64);
+            let holder = found.partitions.holder().clone();
+            open.table.set_rank(&id, Instant::now());
+            let Err(refusal) = resized else { return true };
+            if !open.evict_of_others(&refusal, &holder) {
+                open.table.remove(&id);
                 return false;
             }
         }
     }
 
     pub fn close(&self, id: i32) {
-        self.table.lock().sessions.remove(&id);
+        self.open.lock().table.remove(&id);
     }
 
     pub fn counts(&self) -> FetchSessionCounts {
-        let table = self.table.lock();
+        let open = self.open.lock();
         FetchSessionCounts {
-            sessions: table.sessions.len() as u64,
+            sessions: open.table.len() as u64,
             partitions: self.partitions.used(),
-            evicted: table.evicted,
+            evicted: open.evicted,
         }
     }
 }
@@ -162,7 +156,7 @@ struct NewSession<'a> {
     now: Instant,
 }
 
-impl SessionTable {
+impl OpenSessions {
     /// Takes a part of a budget for a new session; `None` if there is no room, and no other session
     /// may be evicted.
     fn take(
@@ -183,35 +177,31 @@ impl SessionTable {
 
     /// Evicts the session that was not used for longest.
     fn evict_unused(&mut self, now: Instant) -> bool {
-        let longest = self.sessions.iter().min_by_key(|(_, slot)| slot.used);
-        let unused = longest.filter(|(_, slot)| now - slot.used > EVICTION_MIN);
-        self.evict(unused.map(|(id, _)| *id))
+        let longest = self.table.lowest().filter(|(used, _)| now - *used > EVICTION_MIN);
+        self.evict(longest.map(|(_, id)| *id))
     }
 
     /// Evicts a session of the holder with the most, if that is not the one that needs room.
     fn evict_of_others(&mut self, refusal: &BudgetError, holder: &Holder) -> bool {
-        let Some(yields) = refusal.yields.as_ref().filter(|yields| *yields != holder) else {
-            return false;
-        };
-        let sessions = self.sessions.iter().filter(|(_, slot)| slot.partitions.holder() == yields);
-        let longest = sessions.min_by_key(|(_, slot)| slot.used);
-        self.evict(longest.map(|(id, _)| *id))
+        let yields = refusal.yields.as_ref().filter(|yields| *yields != holder);
+        let longest = yields.and_then(|yields| self.table.lowest_of(yields));
+        self.evict(longest.map(|(_, id)| *id))
     }
 
     /// Evicts the smallest session if it is smaller than the new one, and not new itself. Where
     /// there are shares, it is one of the same holder.
     fn evict_smaller(&mut self, new: &NewSession<'_>, has_shares: bool) -> bool {
-        let old = self.sessions.iter().filter(|(_, slot)| {
-            let may_go = !has_shares || slot.partitions.holder() == new.holder;
-            may_go && new.now - slot.opened > EVICTION_MIN
+        let old = self.table.iter().filter(|(_, open)| {
+            let may_go = !has_shares || open.partitions.holder() == new.holder;
+            may_go && new.now - open.opened > EVICTION_MIN
         });
-        let smallest = old.min_by_key(|(_, slot)| slot.partitions.amount());
-        let smaller = smallest.filter(|(_, slot)| slot.partitions.amount() < new.partitions as u64);
+        let smallest = old.min_by_key(|(_, open)| open.partitions.amount());
+        let smaller = smallest.filter(|(_, open)| open.partitions.amount() < new.partitions as u64);
         self.evict(smaller.map(|(id, _)| *id))
     }
 
     fn evict(&mut self, id: Option<i32>) -> bool {
-        let evicted = id.and_then(|id| self.sessions.remove(&id));
+        let evicted = id.and_then(|id| self.table.remove(&id));
         self.evicted += u64::from(evicted.is_some());
         evicted.is_some()
     }

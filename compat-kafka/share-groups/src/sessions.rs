@@ -4,10 +4,12 @@
 //! A session belongs to a connection: when that ends, the member may have lost what it was given,
 //! and its records are released at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use admission::{
+    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder, SessionTable,
+};
 use engine::TopicId;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
@@ -46,8 +48,7 @@ pub(crate) struct ShareSession {
     /// The epoch of the next request.
     epoch: i32,
     partitions: SessionPartitions,
-    /// Held until it ends.
-    _session: BudgetGrant,
+    /// For its partitions.
     grant: BudgetGrant,
 }
 
@@ -71,12 +72,13 @@ pub struct ShareSessionCounts {
 pub struct ShareSessions {
     sessions: Arc<Budget>,
     partitions: Arc<Budget>,
-    table: Mutex<SessionTable>,
+    open: Mutex<OpenSessions>,
 }
 
 #[derive(Debug, Default)]
-struct SessionTable {
-    sessions: HashMap<SessionKey, ShareSession>,
+struct OpenSessions {
+    /// Without ranks, because no session makes room for another.
+    table: SessionTable<SessionKey, ShareSession, ()>,
     next_id: u64,
 }
 
@@ -86,7 +88,7 @@ impl ShareSessions {
         ShareSessions {
             sessions: budgets.budget(SESSIONS, sessions_max as u64),
             partitions: budgets.budget(PARTITIONS, PARTITIONS_MAX as u64),
-            table: Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
@@ -100,17 +102,16 @@ impl ShareSessions {
         holder: &Holder,
         requested: impl Iterator<Item = SessionPartition>,
     ) -> Result<u64, BudgetError> {
-        let mut table = self.table.lock();
-        table.sessions.remove(&key);
+        let mut open = self.open.lock();
+        open.table.remove(&key);
         let mut partitions = SessionPartitions::default();
         partitions.add(requested);
         let count = partitions.ordered.len() as u64;
         let (session, grant) =
             (self.sessions.take(holder, 1)?, self.partitions.take(holder, count)?);
-        table.next_id += 1;
-        let id = table.next_id;
-        let session = ShareSession { id, epoch: 1, partitions, _session: session, grant };
-        table.sessions.insert(key, session);
+        open.next_id += 1;
+        let id = open.next_id;
+        open.table.insert(key, ShareSession { id, epoch: 1, partitions, grant }, session, ());
         Ok(id)
     }
 
@@ -126,8 +127,8 @@ impl ShareSessions {
         added: impl Iterator<Item = SessionPartition>,
         forgotten: impl Iterator<Item = SessionPartition>,
     ) -> Result<(), ResponseError> {
-        let mut table = self.table.lock();
-        let session = table.sessions.get_mut(key).ok_or(ResponseError::ShareSessionNotFound)?;
+        let mut open = self.open.lock();
+        let session = open.table.get_mut(key).ok_or(ResponseError::ShareSessionNotFound)?;
         if epoch == CLOSING_EPOCH {
             return Ok(());
         }
@@ -139,7 +140,7 @@ impl ShareSessions {
         session.partitions.forget(forgotten);
         let count = session.partitions.ordered.len() as u64;
         if session.grant.resize(count).is_err() {
-            table.sessions.remove(key);
+            open.table.remove(key);
             return Err(ResponseError::ShareSessionNotFound);
         }
         Ok(())
@@ -148,8 +149,8 @@ impl ShareSessions {
     /// The partitions of a session. Each request begins with another one, so that each has its
     /// turn.
     pub fn partitions(&self, key: &SessionKey) -> Vec<SessionPartition> {
-        let table = self.table.lock();
-        let Some(session) = table.sessions.get(key) else { return Vec::new() };
+        let open = self.open.lock();
+        let Some(session) = open.table.get(key) else { return Vec::new() };
         let mut partitions = session.partitions.ordered.clone();
         if !partitions.is_empty() {
             let turn = session.epoch.unsigned_abs() as usize % partitions.len();
@@ -161,26 +162,23 @@ impl ShareSessions {
     /// Closes a session; only the one of that number, if one is given. Returns whether it was
     /// there.
     pub(crate) fn close(&self, key: &SessionKey, id: Option<u64>) -> bool {
-        let mut table = self.table.lock();
-        let session = table.sessions.get(key);
+        let mut open = self.open.lock();
+        let session = open.table.get(key);
         if session.is_none_or(|session| id.is_some_and(|id| id != session.id)) {
             return false;
         }
-        table.sessions.remove(key);
+        open.table.remove(key);
         true
     }
 
     /// True if any member of a group has a session.
     pub(crate) fn has_any_of(&self, group: &str) -> bool {
-        self.table.lock().sessions.keys().any(|(group_id, _)| group_id == group)
+        self.open.lock().table.iter().any(|((group_id, _), _)| group_id == group)
     }
 
     pub fn counts(&self) -> ShareSessionCounts {
-        let table = self.table.lock();
-        ShareSessionCounts {
-            sessions: table.sessions.len() as u64,
-            partitions: self.partitions.used(),
-        }
+        let open = self.open.lock();
+        ShareSessionCounts { sessions: open.table.len() as u64, partitions: self.partitions.used() }
     }
 }
 
