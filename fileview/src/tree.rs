@@ -35,7 +35,6 @@ mod key_pages;
 mod keys;
 mod list;
 mod lookup;
-mod lru_cache;
 mod moments;
 mod names;
 mod node;
@@ -60,7 +59,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::files::FileTime;
-use engine::{Engine, Isolation};
+use engine::{Engine, Isolation, LruCache};
 use hlc::Hlc;
 
 pub use error::TreeError;
@@ -73,7 +72,6 @@ pub use open::OpenNode;
 pub use znodes::ZnodeNode;
 
 use keys::KeyTableCache;
-use lru_cache::WeightedLruCache;
 use moments::UserTimeCuts;
 use text::TextCache;
 use value::LastValue;
@@ -139,7 +137,7 @@ impl ViewTree {
             isolation: Isolation::Committed,
             guard: None,
             user_time_cuts: Arc::default(),
-            texts: Arc::new(WeightedLruCache::new(options.index_bytes_max)),
+            texts: Arc::new(LruCache::new(options.index_bytes_max)),
             key_tables: Arc::new(KeyTableCache::new(options.key_bytes_max)),
             key_scan_bytes_max: None,
             last_value: LastValue::default(),

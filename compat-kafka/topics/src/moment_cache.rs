@@ -4,15 +4,15 @@
 //! recently used views are evicted first. A moment of user time that does not say as of when is
 //! pinned by its first request, for as long as it is cached.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use engine::security::NameKey;
-use engine::{Engine, PartitionView, SeekError, TopicId, TopicView, WaitPolicy};
+use engine::{
+    CacheWeight, Engine, LruCache, PartitionView, SeekError, TopicId, TopicView, WaitPolicy,
+};
 use hlc::{Moment, MomentError, MomentSelector, split_moment_topic, split_topic_mark};
 use kafka_errors::seek_error;
 use kafka_protocol::ResponseError;
-use parking_lot::Mutex;
 
 /// The most bytes of cached views.
 const CACHE_BYTES_MAX: usize = 64 << 20;
@@ -81,63 +81,17 @@ impl MomentRowQuota {
 struct CachedView {
     name: Box<str>,
     view: Arc<TopicView>,
-    /// True if the view was used since eviction last skipped it.
-    is_used: bool,
 }
 
-impl CachedView {
+impl CacheWeight for CachedView {
     fn bytes(&self) -> usize {
         VIEW_BYTES + self.name.len() + self.view.partitions.len() * size_of::<PartitionView>()
     }
 }
 
-#[derive(Default)]
-struct MomentCacheState {
-    by_id: HashMap<TopicId, CachedView>,
-    /// The next candidate for eviction is in front.
-    order: VecDeque<TopicId>,
-    bytes: usize,
-}
-
-impl MomentCacheState {
-    fn get(&mut self, id: &TopicId) -> Option<&CachedView> {
-        let cached_view = self.by_id.get_mut(id)?;
-        cached_view.is_used = true;
-        Some(cached_view)
-    }
-
-    fn put(&mut self, id: TopicId, cached_view: CachedView) {
-        self.bytes += cached_view.bytes();
-        self.by_id.insert(id, cached_view);
-        self.order.push_back(id);
-    }
-
-    fn remove(&mut self, id: &TopicId) {
-        if let Some(cached_view) = self.by_id.remove(id) {
-            self.bytes -= cached_view.bytes();
-            self.order.retain(|held| held != id);
-        }
-    }
-
-    /// Evicts what was not used lately, until at most `bytes_max` are left. The newest view stays.
-    fn shrink(&mut self, bytes_max: usize) {
-        while self.bytes > bytes_max && self.order.len() > 1 {
-            let Some(id) = self.order.pop_front() else { return };
-            let Some(next) = self.by_id.get_mut(&id) else { continue };
-            if std::mem::take(&mut next.is_used) {
-                self.order.push_back(id);
-                continue;
-            }
-            self.bytes -= next.bytes();
-            self.by_id.remove(&id);
-        }
-    }
-}
-
-/// The views that names resolved to.
+/// The views that names resolved to. The newest one stays, however large it is.
 pub(crate) struct MomentCache {
-    state: Mutex<MomentCacheState>,
-    bytes_max: usize,
+    views: LruCache<TopicId, CachedView>,
     id_key: NameKey,
 }
 
@@ -146,7 +100,7 @@ impl MomentCache {
     /// and so do the ids.
     pub(crate) fn new(key: &NameKey) -> MomentCache {
         let id_key = key.derive("ids of moments");
-        MomentCache { state: Mutex::default(), bytes_max: CACHE_BYTES_MAX, id_key }
+        MomentCache { views: LruCache::new(CACHE_BYTES_MAX), id_key }
     }
 
     /// The id of the topic with that name. Nobody can compute it: a client that has it has read the
@@ -173,18 +127,21 @@ impl MomentCache {
             return Ok(None);
         }
         let Some((topic, ask)) = split_moment_topic(name) else { return Ok(None) };
-        let cached = self.by_name(name);
-        let ask = match ask {
-            Ok(_) if cached.is_some() => return Ok(cached),
-            Ok(ask) => ask,
-            Err(error) => {
+        let id = self.topic_id(name);
+        let cached = self.views.get(&id).filter(|cached| *cached.name == *name);
+        let ask = match (ask, &cached) {
+            (Ok(_), Some(cached)) => return Ok(Some(Arc::clone(&cached.view))),
+            (Ok(ask), None) => ask,
+            (Err(error), _) => {
                 let pinned =
                     split_topic_mark(name).and_then(|(_, pin)| engine.pins().moment_of(pin));
                 let ask = MomentSelector::At(Moment::Sys(pinned.ok_or(error)?));
-                match cached {
-                    Some(view) if view.selector == ask => return Ok(Some(view)),
+                match &cached {
+                    Some(cached) if cached.view.selector == ask => {
+                        return Ok(Some(Arc::clone(&cached.view)));
+                    }
                     // The pin was removed, and set at another moment.
-                    Some(_) => self.state.lock().remove(&self.topic_id(name)),
+                    Some(cached) => self.views.remove(&id, cached),
                     None => {}
                 }
                 ask
@@ -194,35 +151,23 @@ impl MomentCache {
         Ok(Some(self.insert(name, view)))
     }
 
-    fn by_name(&self, name: &str) -> Option<Arc<TopicView>> {
-        let id = self.topic_id(name);
-        let mut state = self.state.lock();
-        let cached_view = state.get(&id)?;
-        (*cached_view.name == *name).then(|| Arc::clone(&cached_view.view))
-    }
-
     /// The name of a cached view.
     pub(crate) fn name_of(&self, id: &TopicId) -> Option<Box<str>> {
-        self.state.lock().get(id).map(|cached_view| cached_view.name.clone())
+        self.views.get(id).map(|cached| cached.name.clone())
     }
 
     pub(crate) fn by_id(&self, id: &TopicId) -> Option<Arc<TopicView>> {
-        self.state.lock().get(id).map(|cached_view| Arc::clone(&cached_view.view))
+        self.views.get(id).map(|cached| Arc::clone(&cached.view))
     }
 
     /// Caches a view. Of several requests for one name, the first pins the result.
     fn insert(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
-        let (id, mut state) = (self.topic_id(name), self.state.lock());
-        match state.by_id.get(&id) {
-            Some(first) if *first.name == *name => return Arc::clone(&first.view),
-            // Of two names with one id, the first has it.
-            Some(_) => return view,
-            None => {}
-        }
-        let cached_view = CachedView { name: name.into(), view: Arc::clone(&view), is_used: false };
-        state.put(id, cached_view);
-        state.shrink(self.bytes_max);
-        view
+        let id = self.topic_id(name);
+        let make = || CachedView { name: name.into(), view: Arc::clone(&view) };
+        let cached = self.views.get_or_make(&id, make);
+        self.views.update_weight(&id);
+        // Of two names with one id, the first has it.
+        if *cached.name == *name { Arc::clone(&cached.view) } else { view }
     }
 }
 
@@ -257,25 +202,25 @@ mod tests {
     #[tokio::test]
     async fn views_are_remembered_within_so_many_bytes_and_those_that_are_asked_for_stay() {
         let engine = engine(1000).await;
-        let moments = MomentCache { bytes_max: 1 << 20, ..MomentCache::new(&NameKey::random()) };
+        let bytes_max = 1 << 20;
+        let views = LruCache::new(bytes_max);
+        let moments = MomentCache { views, ..MomentCache::new(&NameKey::random()) };
         let resolve = async |nth: usize| {
             let name = format!("t@u{nth}");
             moments.resolve(&engine, &name, WaitPolicy::Refuse).await.unwrap().unwrap()
         };
         let first = resolve(0).await;
-        let one = moments.state.lock().bytes;
+        let one = moments.views.bytes();
         assert!(one >= 1000 * size_of::<PartitionView>());
-        let count = 2 * moments.bytes_max / one;
+        let count = 2 * bytes_max / one;
         for nth in 1..count {
             resolve(nth).await;
             assert!(Arc::ptr_eq(&first, &resolve(0).await), "asked for all the time");
         }
-        let state = moments.state.lock();
-        assert!(state.bytes <= moments.bytes_max, "{}", state.bytes);
-        assert_eq!(state.order.len(), state.by_id.len());
-        assert_eq!(state.bytes, state.by_id.values().map(CachedView::bytes).sum::<usize>());
-        assert!(!state.by_id.contains_key(&moments.topic_id("t@u1")), "asked for once, long ago");
-        assert!(state.by_id.contains_key(&moments.topic_id(&format!("t@u{}", count - 1))));
+        assert!(moments.views.bytes() <= bytes_max, "{}", moments.views.bytes());
+        let is_cached = |name: &str| moments.views.get(&moments.topic_id(name)).is_some();
+        assert!(!is_cached("t@u1"), "asked for once, long ago");
+        assert!(is_cached(&format!("t@u{}", count - 1)));
     }
 
     #[tokio::test]
@@ -296,8 +241,6 @@ mod tests {
             engine.pins().remove("audit").await.unwrap();
         }
         assert!(selector("t@audit").await.is_err());
-        let state = moments.state.lock();
-        assert_eq!(state.order.len(), state.by_id.len());
     }
 
     #[test]

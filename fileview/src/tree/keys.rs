@@ -15,12 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::blocking::block_in_place;
-use engine::{Isolation, Offset, TopicId};
+use engine::{CacheWeight, Isolation, LruCache, Offset, TopicId};
 use hlc::{Cut, Hlc, MomentSelector};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::lru_cache::{CacheWeight, WeightedLruCache};
 use super::names::encode;
 use super::raw::raw_size;
 use super::scan::{LogGeneration, ScanStep, VisibleRange, for_each_record, read_step};
@@ -290,9 +289,9 @@ type TableKey = (TopicId, Option<MomentSelector>, Isolation);
 type SearchKey = (TableKey, Box<[u8]>);
 
 pub(crate) struct KeyTableCache {
-    by_topic: WeightedLruCache<TableKey, KeyTableSlot>,
+    by_topic: LruCache<TableKey, KeyTableSlot>,
     /// The tables of single keys.
-    searches: WeightedLruCache<SearchKey, KeyTableSlot>,
+    searches: LruCache<SearchKey, KeyTableSlot>,
     builds: Semaphore,
     bytes_max: usize,
 }
@@ -300,15 +299,15 @@ pub(crate) struct KeyTableCache {
 impl KeyTableCache {
     pub(crate) fn new(bytes_max: usize) -> KeyTableCache {
         KeyTableCache {
-            by_topic: WeightedLruCache::new(bytes_max),
-            searches: WeightedLruCache::new(SEARCHES_BYTES_MAX),
+            by_topic: LruCache::new(bytes_max),
+            searches: LruCache::new(SEARCHES_BYTES_MAX),
             builds: Semaphore::new(BUILDS_MAX),
             bytes_max: bytes_max / 2,
         }
     }
 
     fn slot(&self, key: &TableKey) -> Arc<KeyTableSlot> {
-        self.by_topic.get(key, KeyTableSlot::default)
+        self.by_topic.get_or_make(key, KeyTableSlot::default)
     }
 }
 
@@ -543,7 +542,7 @@ impl ViewTree {
         }
         let mut budget = ScanBudget::of(bytes_max);
         let slot_key = (self.table_key(topic), Box::from(name));
-        let slot = self.key_tables.searches.get(&slot_key, KeyTableSlot::default);
+        let slot = self.key_tables.searches.get_or_make(&slot_key, KeyTableSlot::default);
         let mut cached = slot.table.lock().await;
         if cached.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
             *cached = None;

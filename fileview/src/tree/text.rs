@@ -19,13 +19,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use engine::blocking::block_in_place;
-use engine::{Isolation, Offset, Partition};
+use engine::{CacheWeight, Isolation, LruCache, Offset, Partition};
 use hlc::{Cut, Hlc, UserTime};
 use kafka_records::KafkaRecord;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
-use super::lru_cache::{CacheWeight, WeightedLruCache};
 use super::scan::{
     LogGeneration, TransactionFilter, UserTimeFilter, VisibleRange, for_each_record, read_step,
 };
@@ -50,7 +49,7 @@ pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 /// transactions are in it, and the moment at which one was not decided, if one was not.
 pub(crate) type TextKey =
     (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration, Isolation, Option<Cut>);
-pub(crate) type TextCache = Arc<WeightedLruCache<TextKey, PartitionText>>;
+pub(crate) type TextCache = Arc<LruCache<TextKey, PartitionText>>;
 
 /// The records before `offset` take `at` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,11 +181,11 @@ pub(crate) fn text_of(
         RecordRenderer::new(&range.topic, range.partition.index, format, RecordSelection::all())
             .map_err(|error| TreeError::Moment(error.to_string()))?;
     let new_text = || PartitionText::new(range, renderer.clone(), key.3, options);
-    let text = texts.get(&key, new_text);
+    let text = texts.get_or_make(&key, new_text);
     // Everything that was measured has been removed, so the positions of the rest are unknown.
     if text.reach.load(Ordering::Relaxed) < range.partition.start().0 {
         texts.remove(&key, &text);
-        return Ok(texts.get(&key, new_text));
+        return Ok(texts.get_or_make(&key, new_text));
     }
     Ok(text)
 }
