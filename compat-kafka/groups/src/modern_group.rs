@@ -258,10 +258,7 @@ impl<M: ModernMember> ModernGroup<M> {
 }
 
 fn stale(member: &impl ModernMember) -> GroupError {
-    match member.is_classic() {
-        true => GroupError::IllegalGeneration,
-        false => GroupError::StaleMemberEpoch,
-    }
+    if member.is_classic() { GroupError::IllegalGeneration } else { GroupError::StaleMemberEpoch }
 }
 
 /// The part of [`ModernGroup`] that does not depend on the kind of its members.

@@ -219,11 +219,11 @@ impl ZnodeWriter {
         let mut expected = Vec::new();
         let mut is_closed = false;
         for request in &requests {
-            expected.push(match is_closed {
-                true if matches!(request, TransactionRequest::Ops { .. }) => {
-                    Err(ZkCode::SessionExpired)
-                }
-                _ => model.apply(session, request),
+            let is_late = is_closed && matches!(request, TransactionRequest::Ops { .. });
+            expected.push(if is_late {
+                Err(ZkCode::SessionExpired)
+            } else {
+                model.apply(session, request)
             });
             is_closed |= matches!(request, TransactionRequest::CloseSession);
         }

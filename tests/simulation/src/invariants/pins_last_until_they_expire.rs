@@ -21,10 +21,12 @@ impl Invariant for PinsLastUntilTheyExpire {
         let SimFact::Pins { listed, at_least_ms } = fact else { return Ok(()) };
         for pin in &ledger.pins {
             let is_gone = pin.is_removed || pin.expires_ms <= *at_least_ms;
-            match listed.contains(&pin.name) {
-                true if is_gone => return Err(format!("{pin:?} is listed at {at_least_ms}")),
-                false if !pin.is_over => return Err(format!("{pin:?} is not listed")),
-                _ => {}
+            let is_listed = listed.contains(&pin.name);
+            if is_listed && is_gone {
+                return Err(format!("{pin:?} is listed at {at_least_ms}"));
+            }
+            if !is_listed && !pin.is_over {
+                return Err(format!("{pin:?} is not listed"));
             }
         }
         Ok(())

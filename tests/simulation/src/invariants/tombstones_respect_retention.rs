@@ -72,14 +72,12 @@ fn check<'a>(
     });
     for (stamp, record) in known {
         let is_due = stamp.time().0 + DELETE_RETENTION_MS <= shown_ms + SKEW_MAX_MS;
-        match kept.contains(&record.offset) {
-            false if is_newest(record) && !is_due => {
-                return Err(format!("{record:?}, of {stamp}, has gone by {shown_ms}"));
-            }
-            true if stamp < cleaned => {
-                return Err(format!("{record:?}, of {stamp}, is still there"));
-            }
-            _ => {}
+        let is_kept = kept.contains(&record.offset);
+        if !is_kept && is_newest(record) && !is_due {
+            return Err(format!("{record:?}, of {stamp}, has gone by {shown_ms}"));
+        }
+        if is_kept && stamp < cleaned {
+            return Err(format!("{record:?}, of {stamp}, is still there"));
         }
     }
     Ok(())
