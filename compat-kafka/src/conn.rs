@@ -13,32 +13,23 @@ use std::time::Duration;
 use engine::security::{Principal, Requester};
 use futures_util::future::{AbortHandle, Abortable};
 use kafka_connections::{ConnectionPlace, KafkaListener, RequestQuotas, TransferPace};
-use kafka_protocol::messages::{ApiKey, RequestHeader};
-use rdma::protocol::LINK_API_KEY;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apis::metadata::refuse_in_login;
-use crate::apis::sasl_authenticate::handle_bare;
 use crate::connection_error::ConnectionError;
-use crate::connection_loop::{ConnectionLoop, ReceivedRequest};
+use crate::connection_loop::ConnectionLoop;
 use crate::file_run::{LoadError, load_first};
-use crate::frame_reader::RequestFrame;
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
-use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseFuture};
+use crate::request::ConnectionState;
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::routes::header;
+
 use crate::stream::ByteStream;
-use crate::{link, routes};
 
 /// The longest message of a client that has not logged in. Tokens of OAUTHBEARER may be longer.
 const LOGIN_BYTES_MAX: usize = 64 << 10;
 /// The longest time for the requests in flight to end when the service stops.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
-
-/// Stands for the API key where a frame is a message of SASL without a header.
-const BARE_MESSAGE: i16 = i16::MIN;
 
 /// The two ends of a connection.
 #[derive(Clone, Debug)]
@@ -74,7 +65,7 @@ pub(crate) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
 pub(crate) struct KafkaConnection<S> {
     pub(crate) kafka: Arc<KafkaServer>,
     pub(crate) stream: S,
-    ends: ConnectionEnds,
+    pub(crate) ends: ConnectionEnds,
     pub(crate) state: Arc<ConnectionState>,
 }
 
@@ -116,111 +107,6 @@ impl<S: ByteStream> KafkaConnection<S> {
             }
             _ => most,
         }
-    }
-
-    /// Decodes a request's header.
-    pub(crate) fn read_header(
-        &self,
-        frame: RequestFrame,
-    ) -> Result<ReceivedRequest, ConnectionError> {
-        if self.state.authentication.expects_bare_message() {
-            let body = frame.bytes.clone();
-            let context = self.context(BARE_MESSAGE, 0, RequestHeader::default());
-            return Ok(ReceivedRequest::new(context, frame, body));
-        }
-        let opened = header(frame.bytes.clone());
-        if opened.is_err() {
-            add(&self.kafka.metrics().bad_frames, 1);
-        }
-        let (api_key, version, header, body) = opened?;
-        if api_key == BARE_MESSAGE {
-            // It stands for messages without a header, and comes from no client.
-            let reason = "there is no such API".to_owned();
-            return Err(BadRequest { api: api_key, version, reason }.into());
-        }
-        self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
-        let context = self.context(api_key, version, header);
-        Ok(ReceivedRequest::new(context, frame, body))
-    }
-
-    fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
-        RequestContext {
-            api_key,
-            version,
-            correlation_id: header.correlation_id,
-            client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
-            peer: self.ends.peer,
-            local: self.ends.local,
-            connection: Arc::clone(&self.state),
-            quota: None,
-        }
-    }
-
-    /// Refuses a request before authentication, and after the session has expired.
-    fn check_login(&self, api_key: i16) -> Result<LoginCheck, ConnectionError> {
-        let authentication = &self.state.authentication;
-        let is_login = api_key == BARE_MESSAGE
-            || api_key == ApiKey::SaslHandshake as i16
-            || api_key == ApiKey::SaslAuthenticate as i16;
-        if is_login || authentication.options().is_none() {
-            return Ok(LoginCheck::Allowed);
-        }
-        if !authentication.is_done() && api_key != ApiKey::ApiVersions as i16 {
-            if api_key == ApiKey::Metadata as i16 && authentication.is_under_way() {
-                return Ok(LoginCheck::Interrupted);
-            }
-            return Err(ConnectionError::NotAuthenticated(api_key));
-        }
-        if authentication.is_expired() {
-            return Err(ConnectionError::SessionExpired);
-        }
-        Ok(LoginCheck::Allowed)
-    }
-
-    /// Starts to serve a request, which holds its share of the budget until it is served. `is_only`
-    /// says whether nothing else of the connection is in flight.
-    pub(crate) fn start_request(
-        &self,
-        request: ReceivedRequest,
-        is_only: bool,
-    ) -> Result<ResponseFuture, ConnectionError> {
-        let ReceivedRequest { context, frame, body, .. } = request;
-        let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
-        let frame_bytes = frame.bytes.len();
-        drop(frame.bytes);
-        let (api, version) = (context.api_key, context.version);
-        let serving = match (self.check_login(api)?, api) {
-            (LoginCheck::Interrupted, _) => {
-                Box::pin(refuse_in_login(self.kafka.clone(), context, body)) as ResponseFuture
-            }
-            (LoginCheck::Allowed, LINK_API_KEY) => {
-                Box::pin(link::handle(self.kafka.clone(), context, body))
-            }
-            (LoginCheck::Allowed, BARE_MESSAGE) => {
-                Box::pin(handle_bare(self.kafka.clone(), context, body))
-            }
-            (LoginCheck::Allowed, _) => {
-                routes::serve(self.kafka.clone(), context, body, frame_bytes)?
-            }
-        };
-        let answers = Arc::clone(&self.state.response_quota);
-        Ok(Box::pin(async move {
-            let mut served = serving.await;
-            drop(share);
-            match &mut served {
-                Ok(Some(answer)) => {
-                    let granted = answer.acquire_permit(&answers, is_only).await;
-                    granted.map_err(|error| BadRequest {
-                        api,
-                        version,
-                        reason: error.to_string(),
-                    })?;
-                }
-                Ok(None) => {}
-                Err(_) => add(&kafka.metrics().bad_frames, 1),
-            }
-            served
-        }))
     }
 
     pub(crate) async fn write_response(
@@ -327,11 +213,4 @@ impl<S: ByteStream> KafkaConnection<S> {
             Err(_) => Err(ConnectionError::SlowReader),
         }
     }
-}
-
-/// The login of a client that sends a request.
-enum LoginCheck {
-    Allowed,
-    /// The request comes in the middle of a login.
-    Interrupted,
 }

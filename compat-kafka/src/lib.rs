@@ -39,6 +39,7 @@ mod quotas;
 mod request;
 mod response;
 mod routes;
+mod serve;
 mod share_versions;
 #[cfg(test)]
 mod shared_limits;

@@ -23,9 +23,10 @@ use tokio::time::timeout;
 use crate::file_run::{LoadError, load_first};
 use crate::kafka_server::KafkaServer;
 use crate::link_session::{OpenLink, refuse};
-use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult, decode};
+use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::routes;
+use crate::serve;
+use crate::serve::decode;
 
 /// The longest time that a client waits while others open links.
 const OPENING_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -170,7 +171,7 @@ async fn answer_call(
         context.connection.request_quotas.clear_stalled();
     }
     let inner = RequestContext { api_key: call.api_key, version: call.version, ..context.clone() };
-    let response = routes::serve(Arc::clone(&kafka), inner, body, request_bytes)?.await?;
+    let response = serve::serve(Arc::clone(&kafka), inner, body, request_bytes)?.await?;
     drop(share);
     // Kafka has no response to Produce with acks=0.
     let Some(response) = response else { return Ok(None) };

@@ -30,8 +30,9 @@ use super::partition_read::{
 use crate::file_run::LoadError;
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
+use crate::request::{BadRequest, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
+use crate::serve::{RequestBody, decode};
 use crate::wire::put_varint;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 };

@@ -38,8 +38,9 @@ use super::support::KafkaApiError;
 use crate::file_run::LoadError;
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult};
+use crate::request::{BadRequest, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
+use crate::serve::RequestBody;
 use crate::share_versions::{RENEWS, ShareFetchMode, decode_share_fetch};
 use crate::wire::{put_count, put_no_tags, put_text, put_varint};
 
