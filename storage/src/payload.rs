@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::checksum::combine_checksums;
 use crate::data_file::DataFile;
 use crate::entry::Entry;
 use crate::error::StorageError;
+
+/// Combining two checksums takes as long as checksumming about this many bytes.
+const COMBINE_BYTES_MIN: usize = 8 << 10;
 
 /// The longest header that a payload may have, in bytes.
 pub const PAYLOAD_HEADER_BYTES_MAX: usize = 64;
@@ -80,6 +84,20 @@ impl Payload {
         self.len() == 0
     }
 
+    /// The CRC-32C of its bytes. `known` is that of the bytes from an index on, if the caller knows
+    /// it: they are not read again then.
+    pub(crate) fn crc(&self, known: Option<(usize, u32)>) -> u32 {
+        let (head, rest) = (self.header.as_slice(), &self.rest);
+        match known {
+            Some((0, crc)) => crc,
+            Some((from, crc)) if from <= head.len() && rest.len() > COMBINE_BYTES_MIN => {
+                let length = head.len() - from + rest.len();
+                combine_checksums(crc32c::crc32c(&head[..from]), crc, length)
+            }
+            _ => crc32c::crc32c_append(crc32c::crc32c(head), rest),
+        }
+    }
+
     /// All of it in one piece; copies unless there is no header.
     pub fn to_bytes(&self) -> Bytes {
         if self.header.as_slice().is_empty() {
@@ -127,4 +145,47 @@ pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> Result<By
         return Err(file.corruption_error(at, "a payload"));
     }
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A known checksum of a part of a payload is used for it; computing it gives the same.
+    #[test]
+    fn a_checksum_that_is_known_from_an_index_on_is_that_of_the_whole() {
+        let bytes = |length: usize, first: u8| -> Vec<u8> {
+            (0..length).map(|i| (i * 31) as u8 ^ first).collect()
+        };
+        for head in [0, 1, 16, 64] {
+            for rest in [0, 1, 100, COMBINE_BYTES_MIN, COMBINE_BYTES_MIN + 1, 3 * COMBINE_BYTES_MIN]
+            {
+                let (head, rest) = (bytes(head, 3), bytes(rest, 7));
+                let whole = [&head[..], &rest].concat();
+                let payload = Payload {
+                    header: PayloadHeader::new(&head),
+                    rest: Bytes::copy_from_slice(&rest),
+                };
+                let expected = crc32c::crc32c(&whole);
+                for from in [0, 1, head.len() / 2, head.len(), head.len() + 1] {
+                    let suffix_crc = crc32c::crc32c(&whole[from.min(whole.len())..]);
+                    let place = (head.len(), rest.len(), from);
+                    assert_eq!(payload.crc(Some((from, suffix_crc))), expected, "{place:?}");
+                }
+                assert_eq!(payload.crc(None), expected);
+            }
+        }
+    }
+
+    /// Otherwise the body would be read once more for nothing.
+    #[test]
+    fn a_checksum_that_is_known_of_all_is_taken_as_it_is() {
+        let payload =
+            |rest| Payload { header: PayloadHeader::new(&[1; 8]), rest: vec![2; rest].into() };
+        assert_eq!(payload(5).crc(Some((0, 77))), 77);
+        // A long body is not read; reading a short one is faster than combining checksums.
+        let long = payload(COMBINE_BYTES_MIN + 1);
+        assert_ne!(long.crc(Some((8, 77))), long.crc(Some((8, 78))));
+        assert_eq!(payload(9).crc(Some((8, 77))), payload(9).crc(None));
+    }
 }

@@ -25,16 +25,16 @@ use crate::history::{
 };
 use crate::index::{BlockCache, LogTip};
 use crate::log::Log;
-use crate::proof::{SigningKey, body_digest};
+use crate::proof::SigningKey;
 use crate::sealed_segment::SealedSegment;
 use crate::timekeeper::Timekeeper;
 pub use opening::OpenError;
 use replay::{ReplayCollector, check_continuation, replay_segments};
 pub use replay::{ReplayHandler, ReplayedEntry};
 pub use request::{AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend};
-use request::{StoreRequest, StoreRequestQueue, StoreRequestQueueState, check_lengths};
+use request::{StoreRequest, StoreRequestQueue, StoreRequestQueueState};
 pub use writer::AbortOnPanic;
-use writer::{StoreWriter, complete, fail};
+use writer::StoreWriter;
 
 /// The options with which a store keeps its journal.
 #[derive(Clone, Copy, Debug)]
@@ -349,98 +349,6 @@ impl<S: AppendStage> Store<S> {
     pub fn on_stop(&self, notify: impl Fn() + Send + Sync + 'static) {
         let is_first = self.shared.history.on_stop.set(Box::new(notify)).is_ok();
         assert!(is_first, "one listener waits for the store to stop");
-    }
-
-    /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
-    /// with one result each. Calls of `done` come in append order. If the store has stopped or is
-    /// closing, `done` is called at once, on this thread.
-    ///
-    /// The caller limits how much is in flight.
-    ///
-    /// # Panics
-    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX),
-    /// because recovery would take it for corruption.
-    pub fn append(
-        &self,
-        appends: Vec<LogAppend<S::Note>>,
-        durability: Durability,
-        done: impl FnOnce(AppendResults<S::Refusal>) + Send + 'static,
-    ) {
-        check_lengths(&appends);
-        self.enqueue(appends, durability, false, Box::new(done));
-    }
-
-    /// The same for an append that leads to space being reclaimed. When the disk is full, it may
-    /// use the space that is reserved for that. Nothing else is appended then until there is room
-    /// again.
-    ///
-    /// # Panics
-    /// As [`Store::append`].
-    pub fn append_with_reserve(
-        &self,
-        appends: Vec<LogAppend<S::Note>>,
-        durability: Durability,
-        done: impl FnOnce(AppendResults<S::Refusal>) + Send + 'static,
-    ) {
-        check_lengths(&appends);
-        self.enqueue(appends, durability, true, Box::new(done));
-    }
-
-    /// The journal's thread reads no files, so the tips of logs are read here. It does not read
-    /// payloads either: they are hashed here, where they were just read and are in the CPU caches.
-    fn enqueue(
-        &self,
-        appends: Vec<LogAppend<S::Note>>,
-        durability: Durability,
-        makes_space: bool,
-        done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
-    ) {
-        let logs =
-            appends.iter().map(|append| self.log(append.log)).collect::<Result<_, StorageError>>();
-        let bodies: Vec<_> = if self.shared.history.proves {
-            appends.iter().map(|append| body_digest(&append.payload)).collect()
-        } else {
-            Vec::new()
-        };
-        let request = StoreRequest {
-            uses_reserve: makes_space,
-            bodies,
-            ..StoreRequest::new(appends, durability, done)
-        };
-        match logs {
-            Ok(logs) => self.push(StoreRequest { logs, ..request }),
-            Err(error) => {
-                let error = error.during("an index cannot be read");
-                complete(vec![fail(request, &AppendError::Storage(error))]);
-            }
-        }
-    }
-
-    /// Puts everything visible on stable storage, whatever its appends and the options ask for, and
-    /// then calls `done`. It is also called if the store has stopped ([`Store::stop_reason`]).
-    pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
-        let done = Box::new(move |_: AppendResults<S::Refusal>| done());
-        let (appends, durability) = (Vec::new(), Durability::Synced);
-        self.push(StoreRequest { must_sync: true, ..StoreRequest::new(appends, durability, done) });
-    }
-
-    fn push(&self, request: StoreRequest<S>) {
-        let mut state = self.shared.queue.state.lock();
-        // After a stop, the writer refuses it, behind those that are queued: refusals come in order
-        // too.
-        if state.closing {
-            let why = state.stopped.clone().unwrap_or_else(|| "it is being closed".into());
-            drop(state);
-            let error = StorageError::Stopped { why };
-            return complete(vec![fail(request, &AppendError::Storage(error))]);
-        }
-        state.requests.push_back(request);
-        // The writer sleeps only on an empty queue.
-        let was_empty = state.requests.len() == 1;
-        drop(state);
-        if was_empty {
-            self.shared.queue.filled.notify_one();
-        }
     }
 
     /// Completes what is queued, syncs the journal, and closes the bound file. If a completion

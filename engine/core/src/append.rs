@@ -14,8 +14,6 @@ use crate::active_rules::{ActiveRules, RuleChange};
 use crate::error::EngineError;
 use crate::log_transactions::LogTransactions;
 use crate::marker::{DecisionStamp, MarkerNote, MarkerStage, TransactionEnd};
-use crate::namespace::{Partition, Topic};
-use crate::numbering::KIND_RECORDS;
 use crate::producers::{ProducerOrigin, ProducerSequence, ProducerStates};
 
 /// The smallest and the largest user time of a batch.
@@ -274,46 +272,6 @@ impl AppendStage for EngineAppendStage {
 
     fn state(&self) -> Vec<u8> {
         self.producers.lock().encode()
-    }
-}
-
-impl RecordBatch {
-    /// An append to a partition of `topic`. `append_time` says whether its records get the time of
-    /// the append. Ids of producers below `allocated_below` were allocated by this service.
-    pub(crate) fn into_append(
-        self,
-        topic: &Topic,
-        partition: &Partition,
-        append_time: bool,
-        allocated_below: i64,
-    ) -> LogAppend<AppendNote> {
-        let rule = topic.user_time();
-        let is_transactional = self.producer.is_some_and(|producer| producer.is_transactional);
-        let origin = self.producer.zip(self.holder).map(|(producer, holder)| ProducerOrigin {
-            holder,
-            is_allocated: (0..allocated_below).contains(&producer.id),
-        });
-        let note = BatchNote {
-            producer: self.producer,
-            origin,
-            transactions: is_transactional.then(|| Arc::clone(&partition.transactions)),
-            append_time,
-            append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
-            rule_since: rule.map_or(Hlc::ZERO, |rule| rule.since()),
-            strict_user_time_max: rule
-                .filter(|rule| rule.is_strict())
-                .map(|_| partition.log.tip().user_time_max),
-        };
-        LogAppend {
-            log: partition.log.id,
-            kind: KIND_RECORDS,
-            epoch: partition.leader_epoch(),
-            count: self.count,
-            user: self.times,
-            payload: self.payload,
-            crc_from: None,
-            note: AppendNote::Records(note),
-        }
     }
 }
 

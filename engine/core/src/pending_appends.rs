@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, QueueGrant};
-use storage::{AppendReceipt, AppendResults, Durability, LogId, Payload};
+use hlc::Hlc;
+use storage::{AppendReceipt, AppendResults, Durability, LogAppend, LogId, Payload};
 use tokio::sync::oneshot;
 
-use crate::append::{AppendNote, RecordBatch, WingAppend, event_append};
+use crate::append::{AppendNote, BatchNote, RecordBatch, WingAppend, event_append};
 use crate::engine_core::EngineCore;
 use crate::error::EngineError;
-use crate::namespace::Topic;
+use crate::namespace::{Partition, Topic};
+use crate::numbering::KIND_RECORDS;
+use crate::producers::ProducerOrigin;
 
 const FLIGHT: BudgetSpec = BudgetSpec {
     name: "flight-bytes",
@@ -91,6 +94,46 @@ impl EngineCore {
         });
         drop(topics);
         PendingAppends { receiver, count }
+    }
+}
+
+impl RecordBatch {
+    /// An append to a partition of `topic`. `append_time` says whether its records get the time of
+    /// the append. Ids of producers below `allocated_below` were allocated by this service.
+    fn into_append(
+        self,
+        topic: &Topic,
+        partition: &Partition,
+        append_time: bool,
+        allocated_below: i64,
+    ) -> LogAppend<AppendNote> {
+        let rule = topic.user_time();
+        let is_transactional = self.producer.is_some_and(|producer| producer.is_transactional);
+        let origin = self.producer.zip(self.holder).map(|(producer, holder)| ProducerOrigin {
+            holder,
+            is_allocated: (0..allocated_below).contains(&producer.id),
+        });
+        let note = BatchNote {
+            producer: self.producer,
+            origin,
+            transactions: is_transactional.then(|| Arc::clone(&partition.transactions)),
+            append_time,
+            append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
+            rule_since: rule.map_or(Hlc::ZERO, |rule| rule.since()),
+            strict_user_time_max: rule
+                .filter(|rule| rule.is_strict())
+                .map(|_| partition.log.tip().user_time_max),
+        };
+        LogAppend {
+            log: partition.log.id,
+            kind: KIND_RECORDS,
+            epoch: partition.leader_epoch(),
+            count: self.count,
+            user: self.times,
+            payload: self.payload,
+            crc_from: None,
+            note: AppendNote::Records(note),
+        }
     }
 }
 

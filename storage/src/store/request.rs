@@ -6,17 +6,16 @@ use std::sync::Arc;
 use hlc::{Hlc, UserTime};
 use parking_lot::{Condvar, Mutex};
 
-use crate::checksum::combine_checksums;
 use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
 use crate::journal::PAYLOAD_BYTES_MAX;
 use crate::log::Log;
 use crate::payload::Payload;
-use crate::proof::Digest;
+use crate::proof::{Digest, body_digest};
 use crate::timekeeper::TimeError;
 
-/// Combining two checksums takes as long as checksumming about this many bytes.
-const COMBINE_BYTES_MIN: usize = 8 << 10;
+use super::Store;
+use super::writer::{complete, fail};
 
 /// The place in which an append must be stored before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,20 +43,6 @@ pub struct LogAppend<N> {
     pub crc_from: Option<(usize, u32)>,
     /// The information that the stage needs about it.
     pub note: N,
-}
-
-impl<N> LogAppend<N> {
-    pub(super) fn payload_crc(&self) -> u32 {
-        let (head, rest) = (self.payload.header.as_slice(), &self.payload.rest);
-        match self.crc_from {
-            Some((0, crc)) => crc,
-            Some((from, crc)) if from <= head.len() && rest.len() > COMBINE_BYTES_MIN => {
-                let length = head.len() - from + rest.len();
-                combine_checksums(crc32c::crc32c(&head[..from]), crc, length)
-            }
-            _ => crc32c::crc32c_append(crc32c::crc32c(head), rest),
-        }
-    }
 }
 
 /// The meaning of appends to the store's user. Called on the writer's thread, in append order.
@@ -151,7 +136,100 @@ impl<S: AppendStage> StoreRequest<S> {
     }
 }
 
-pub(super) fn check_lengths<N>(appends: &[LogAppend<N>]) {
+impl<S: AppendStage> Store<S> {
+    /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
+    /// with one result each. Calls of `done` come in append order. If the store has stopped or is
+    /// closing, `done` is called at once, on this thread.
+    ///
+    /// The caller limits how much is in flight.
+    ///
+    /// # Panics
+    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX),
+    /// because recovery would take it for corruption.
+    pub fn append(
+        &self,
+        appends: Vec<LogAppend<S::Note>>,
+        durability: Durability,
+        done: impl FnOnce(AppendResults<S::Refusal>) + Send + 'static,
+    ) {
+        self.enqueue(appends, durability, false, Box::new(done));
+    }
+
+    /// The same for an append that leads to space being reclaimed. When the disk is full, it may
+    /// use the space that is reserved for that. Nothing else is appended then until there is room
+    /// again.
+    ///
+    /// # Panics
+    /// As [`Store::append`].
+    pub fn append_with_reserve(
+        &self,
+        appends: Vec<LogAppend<S::Note>>,
+        durability: Durability,
+        done: impl FnOnce(AppendResults<S::Refusal>) + Send + 'static,
+    ) {
+        self.enqueue(appends, durability, true, Box::new(done));
+    }
+
+    /// The journal's thread reads no files, so the tips of logs are read here. It does not read
+    /// payloads either: they are hashed here, where they were just read and are in the CPU caches.
+    fn enqueue(
+        &self,
+        appends: Vec<LogAppend<S::Note>>,
+        durability: Durability,
+        makes_space: bool,
+        done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
+    ) {
+        check_lengths(&appends);
+        let logs =
+            appends.iter().map(|append| self.log(append.log)).collect::<Result<_, StorageError>>();
+        let bodies: Vec<_> = if self.shared.history.proves {
+            appends.iter().map(|append| body_digest(&append.payload)).collect()
+        } else {
+            Vec::new()
+        };
+        let request = StoreRequest {
+            uses_reserve: makes_space,
+            bodies,
+            ..StoreRequest::new(appends, durability, done)
+        };
+        match logs {
+            Ok(logs) => self.push(StoreRequest { logs, ..request }),
+            Err(error) => {
+                let error = error.during("an index cannot be read");
+                complete(vec![fail(request, &AppendError::Storage(error))]);
+            }
+        }
+    }
+
+    /// Puts everything visible on stable storage, whatever its appends and the options ask for, and
+    /// then calls `done`. It is also called if the store has stopped ([`Store::stop_reason`]).
+    pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
+        let done = Box::new(move |_: AppendResults<S::Refusal>| done());
+        let (appends, durability) = (Vec::new(), Durability::Synced);
+        self.push(StoreRequest { must_sync: true, ..StoreRequest::new(appends, durability, done) });
+    }
+
+    fn push(&self, request: StoreRequest<S>) {
+        let mut state = self.shared.queue.state.lock();
+        // After a stop, the writer refuses it, behind those that are queued: refusals come in order
+        // too.
+        if state.closing {
+            let why = state.stopped.clone().unwrap_or_else(|| "it is being closed".into());
+            drop(state);
+            let error = StorageError::Stopped { why };
+            return complete(vec![fail(request, &AppendError::Storage(error))]);
+        }
+        state.requests.push_back(request);
+        // The writer sleeps only on an empty queue.
+        let was_empty = state.requests.len() == 1;
+        drop(state);
+        if was_empty {
+            self.shared.queue.filled.notify_one();
+        }
+    }
+}
+
+fn check_lengths<N>(appends: &[LogAppend<N>]) {
     for append in appends {
         let length = append.payload.len();
         assert!(
@@ -183,70 +261,4 @@ pub(super) struct StoreRequestQueueState<S: AppendStage> {
     pub(super) wants_roll: bool,
     pub(super) closing: bool,
     pub(super) stopped: Option<Arc<str>>,
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-
-    use super::*;
-    use crate::PayloadHeader;
-
-    /// A known checksum of a part of a payload is used for it; computing it gives the same.
-    #[test]
-    fn a_checksum_that_is_known_from_an_index_on_is_that_of_the_whole() {
-        let bytes = |length: usize, first: u8| -> Vec<u8> {
-            (0..length).map(|i| (i * 31) as u8 ^ first).collect()
-        };
-        for head in [0, 1, 16, 64] {
-            for rest in [0, 1, 100, COMBINE_BYTES_MIN, COMBINE_BYTES_MIN + 1, 3 * COMBINE_BYTES_MIN]
-            {
-                let (head, rest) = (bytes(head, 3), bytes(rest, 7));
-                let whole = [&head[..], &rest].concat();
-                for from in [0, 1, head.len() / 2, head.len(), head.len() + 1] {
-                    let suffix_crc = crc32c::crc32c(&whole[from.min(whole.len())..]);
-                    let append = LogAppend {
-                        log: LogId(1),
-                        kind: 0,
-                        epoch: 0,
-                        count: 1,
-                        user: (UserTime(0), UserTime(0)),
-                        payload: Payload {
-                            header: PayloadHeader::new(&head),
-                            rest: Bytes::copy_from_slice(&rest),
-                        },
-                        crc_from: Some((from, suffix_crc)),
-                        note: (),
-                    };
-                    let expected = crc32c::crc32c(&whole);
-                    let place = (head.len(), rest.len(), from);
-                    assert_eq!(append.payload_crc(), expected, "{place:?}");
-                    let unknown = LogAppend { crc_from: None, ..append };
-                    assert_eq!(unknown.payload_crc(), expected, "{place:?}");
-                }
-            }
-        }
-    }
-
-    /// Otherwise the body would be read once more for nothing.
-    #[test]
-    fn a_checksum_that_is_known_of_all_is_taken_as_it_is() {
-        let append = |crc_from, rest: usize| LogAppend {
-            log: LogId(1),
-            kind: 0,
-            epoch: 0,
-            count: 1,
-            user: (UserTime(0), UserTime(0)),
-            payload: Payload { header: PayloadHeader::new(&[1; 8]), rest: vec![2; rest].into() },
-            crc_from,
-            note: (),
-        };
-        assert_eq!(append(Some((0, 77)), 5).payload_crc(), 77);
-        // A long body is not read; reading a short one is faster than combining checksums.
-        let body = COMBINE_BYTES_MIN + 1;
-        let (append_77, other) = (append(Some((8, 77)), body), append(Some((8, 78)), body));
-        assert_ne!(append_77.payload_crc(), other.payload_crc());
-        let short = [append(Some((8, 77)), 9), append(None, 9)];
-        assert_eq!(short[0].payload_crc(), short[1].payload_crc());
-    }
 }

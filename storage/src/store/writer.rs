@@ -222,7 +222,7 @@ impl<S: AppendStage> StoreWriter<S> {
             now if now == rest => body,
             _ => body.map(|_| body_digest(&append.payload)),
         };
-        let payload_crc = append.payload_crc();
+        let payload_crc = append.payload.crc(append.crc_from);
         let frame = FrameHeader {
             length: append.payload.len() as u32,
             payload_crc,

@@ -36,7 +36,6 @@ mod keyless;
 mod record_ref;
 mod records;
 mod rewrite;
-mod times;
 
 pub use batches::BatchIterator;
 pub use builder::BatchBuilder;
@@ -48,6 +47,5 @@ pub use error::BatchError;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};
 pub use keyless::{KeylessRecords, keyless_records};
 pub use record_ref::{RecordHeaders, RecordRef, for_each_record};
-pub use records::{KafkaRecord, RecordIterator, records};
+pub use records::{KafkaRecord, RecordIterator, records, time_range, times};
 pub use rewrite::{BatchRewriteResult, RecordKey, rewrite};
-pub use times::{time_range, times};
