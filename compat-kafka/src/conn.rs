@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::connection_error::ConnectionError;
 use crate::connection_loop::ConnectionLoop;
-use crate::file_run::{LoadError, load_first};
+use crate::file_run::{LoadError, load_run};
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::ConnectionState;
@@ -119,13 +119,14 @@ impl<S: ByteStream> KafkaConnection<S> {
         let mut pace = TransferPace::new(self.kafka.options.transfer_limits);
         let mut chunks = answer.into_frame();
         while !chunks.is_empty() {
-            match load_first(&mut chunks, &self.kafka.loader).await {
-                Ok(Some(loaded)) => {
-                    self.write_chunks(vec![ResponseChunk::Loaded(loaded)], &mut pace).await?
-                }
-                Ok(None) => {
-                    let count = chunks.iter().take_while(|chunk| chunk.is_in_memory()).count();
-                    self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
+            let count = chunks.iter().take_while(|chunk| chunk.is_in_memory()).count();
+            if count > 0 {
+                self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
+                continue;
+            }
+            match load_run(&mut chunks, &self.kafka.loader).await {
+                Ok(loaded) => {
+                    self.write_chunks(vec![ResponseChunk::Loaded(loaded)], &mut pace).await?;
                 }
                 Err(LoadError::Corrupt(corruption)) => {
                     // The beginning of the response may be out already. The client must not take

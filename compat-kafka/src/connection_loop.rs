@@ -12,18 +12,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_connections::ConnectionPlace;
-use kafka_protocol::messages::ApiKey;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::conn::{DRAIN_MAX, KafkaConnection, wait_for_stop};
 use crate::connection_error::ConnectionError;
-use crate::frame_reader::{RequestFrame, RequestFrameReader};
-use crate::link;
-use crate::request::{RequestContext, ResponseFuture, ResponseResult};
+use crate::frame_reader::{ReceivedRequest, RequestFrame, RequestFrameReader, RequestKind};
+use crate::metrics::add;
+use crate::request::{BadRequest, ResponseFuture, ResponseResult};
 use crate::response::KafkaResponse;
 use crate::stream::ByteStream;
 
@@ -35,42 +33,6 @@ const LOGIN_MAX: Duration = Duration::from_secs(30);
 const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 /// The longest time for a long poll to end then: a fetch at the end of a log, a join.
 const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
-
-/// A request that has arrived, and is not served yet.
-pub(crate) struct ReceivedRequest {
-    kind: RequestKind,
-    pub(crate) context: RequestContext,
-    pub(crate) frame: RequestFrame,
-    pub(crate) body: Bytes,
-}
-
-/// The wait of a request that is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RequestKind {
-    /// A produce request waits for the disk. Others may join it.
-    Produce,
-    /// A produce request over a link waits for the disk, on its own.
-    LinkProduce,
-    /// Another request may wait for news, for as long as its client says.
-    Other,
-}
-
-impl ReceivedRequest {
-    pub(crate) fn new(
-        context: RequestContext,
-        frame: RequestFrame,
-        body: Bytes,
-    ) -> ReceivedRequest {
-        let kind = if context.api_key == ApiKey::Produce as i16 {
-            RequestKind::Produce
-        } else if link::is_produce(&context, &body) {
-            RequestKind::LinkProduce
-        } else {
-            RequestKind::Other
-        };
-        ReceivedRequest { kind, context, frame, body }
-    }
-}
 
 /// The requests in flight, which are of one kind, and the responses that wait for their turn on the
 /// socket.
@@ -216,11 +178,11 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
             tokio::select! {
                 biased;
                 Some(served) = self.in_flight.next(), if is_busy => self.send(served?).await?,
-                frame = self.reader.next(&connection.kafka, &connection.stream, is_busy),
+                request = self.reader.next_request(connection, is_busy),
                     if matches!(wait, LoopWait::Frame) =>
                 {
-                    let Some(frame) = frame? else { return Ok(()) };
-                    self.receive(frame)?;
+                    let Some(request) = request? else { return Ok(()) };
+                    self.receive(request);
                 }
                 () = sleep_until(next_check) => {
                     if connection.stream.is_ended() && !self.in_flight.waits_for_disk() {
@@ -286,15 +248,14 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         }
     }
 
-    fn receive(&mut self, frame: RequestFrame) -> Result<(), ConnectionError> {
-        self.received = Some(self.connection.read_header(frame)?);
+    fn receive(&mut self, request: ReceivedRequest) {
+        self.received = Some(request);
         if let Some(place) = &self.place {
             place.begin_request();
         }
         if self.login_deadline.is_none() {
             self.establish();
         }
-        Ok(())
     }
 
     async fn start(&mut self, request: ReceivedRequest) -> Result<(), ConnectionError> {
@@ -304,11 +265,41 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         } else {
             self.connection.state.request_quotas.mark_all_stalled();
         }
-        let serving = self.connection.start_request(request, self.in_flight.is_empty())?;
+        let serving = self.serve(request)?;
         if let Some(served) = self.in_flight.start(kind, serving).await {
             self.send(served?).await?;
         }
         Ok(())
+    }
+
+    /// Serves a request, which holds its share of the budget until it is served. Its response takes
+    /// a share of the budget for responses then.
+    fn serve(&self, request: ReceivedRequest) -> Result<ResponseFuture, ConnectionError> {
+        let ReceivedRequest { context, frame, body, .. } = request;
+        let RequestFrame { bytes, permit } = frame;
+        let (frame_bytes, is_only) = (bytes.len(), self.in_flight.is_empty());
+        drop(bytes);
+        let (api, version) = (context.api_key, context.version);
+        let serving = self.connection.serve(context, body, frame_bytes)?;
+        let kafka = Arc::clone(&self.connection.kafka);
+        let responses = Arc::clone(&self.connection.state.response_quota);
+        Ok(Box::pin(async move {
+            let mut served = serving.await;
+            drop(permit);
+            match &mut served {
+                Ok(Some(response)) => {
+                    let granted = response.acquire_permit(&responses, is_only).await;
+                    granted.map_err(|error| BadRequest {
+                        api,
+                        version,
+                        reason: error.to_string(),
+                    })?;
+                }
+                Ok(None) => {}
+                Err(_) => add(&kafka.metrics().bad_frames, 1),
+            }
+            served
+        }))
     }
 
     /// Writes a response. The requests in flight go on meanwhile, and nothing is read.
@@ -381,7 +372,6 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::request::BadRequest;
 
     fn response(nth: i16) -> ResponseResult {
         Err(BadRequest { api: 0, version: nth, reason: String::new() })

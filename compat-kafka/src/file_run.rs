@@ -143,12 +143,16 @@ impl LoadedRuns {
 
 /// Loads the leading chunks that lie in one run, and removes them from the queue. A payload no
 /// longer than a block is loaded whole, so that it is compared before any of it goes out. A longer
-/// one is loaded in pieces. `None` if the first chunk is in memory.
-pub(crate) async fn load_first(
+/// one is loaded in pieces.
+///
+/// # Panics
+/// The first chunk is in memory.
+pub(crate) async fn load_run(
     chunks: &mut VecDeque<ResponseChunk>,
     loader: &FileLoader,
-) -> Result<Option<LoadedRuns>, LoadError> {
-    let Some(run) = FileRun::take(chunks, loader.blocks.can_read_ahead()) else { return Ok(None) };
+) -> Result<LoadedRuns, LoadError> {
+    let run = FileRun::take(chunks, loader.blocks.can_read_ahead());
+    let run = run.expect("the first chunk is in a file");
     let rest = run.take_rest(chunks);
     let ahead = rest.as_ref().unwrap_or(&run).next_block(chunks);
     let runs: Vec<FileRun> = [Some(run), rest].into_iter().flatten().collect();
@@ -171,7 +175,7 @@ pub(crate) async fn load_first(
     if let Some((file, number)) = ahead {
         loader.read_ahead(&file, number);
     }
-    Ok(Some(loaded))
+    Ok(loaded)
 }
 
 /// Loads consecutive runs. Returns the checksum so far of a payload that continues after them.

@@ -1,4 +1,4 @@
-//! Reads frames from a socket, within memory budgets.
+//! Reads requests from a socket, within memory budgets: their frames, and the headers in these.
 //!
 //! The buffer of a large frame grows as its bytes arrive, out of a budget that all connections
 //! share. Small frames have a budget of their own, so that large ones cannot keep them out. One
@@ -12,12 +12,19 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_connections::{LoginMemory, QuotaPermit, RequestQuotas, TransferPace, units};
+use kafka_protocol::messages::{ApiKey, RequestHeader};
+use kafka_protocol::protocol::Decodable;
 use tokio::time::Instant;
 
+use crate::conn::KafkaConnection;
 use crate::connection_error::ConnectionError;
 use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::kafka_server::KafkaServer;
+use crate::metrics::add;
+use crate::request::{BadRequest, RequestContext};
+use crate::routes::is_served;
 use crate::stream::ByteStream;
+use crate::{apis, link};
 
 /// The bytes that are read at once while frames are small. They share blocks of about this size.
 const READ_BYTES: usize = 64 << 10;
@@ -29,10 +36,47 @@ const STEP_UNITS: u32 = 1 << 10;
 /// is touched only as bytes arrive.
 const PREALLOCATED_BYTES_MAX: usize = 2 << 20;
 
+/// Stands for the API key where a frame is a message of SASL without a header.
+pub(crate) const BARE_MESSAGE: i16 = i16::MIN;
+/// The version of the header of a flexible request.
+const FLEXIBLE_HEADER: i16 = 2;
+
 /// The frame of a request, with its share of the budget.
 pub(crate) struct RequestFrame {
     pub(crate) bytes: Bytes,
     pub(crate) permit: Option<QuotaPermit>,
+}
+
+/// A request that has arrived, and is not served yet.
+pub(crate) struct ReceivedRequest {
+    pub(crate) kind: RequestKind,
+    pub(crate) context: RequestContext,
+    pub(crate) frame: RequestFrame,
+    pub(crate) body: Bytes,
+}
+
+/// The wait of a request that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestKind {
+    /// A produce request waits for the disk. Others may join it.
+    Produce,
+    /// A produce request over a link waits for the disk, on its own.
+    LinkProduce,
+    /// Another request may wait for news, for as long as its client says.
+    Other,
+}
+
+impl ReceivedRequest {
+    fn new(context: RequestContext, frame: RequestFrame, body: Bytes) -> ReceivedRequest {
+        let kind = if context.api_key == ApiKey::Produce as i16 {
+            RequestKind::Produce
+        } else if link::is_produce(&context, &body) {
+            RequestKind::LinkProduce
+        } else {
+            RequestKind::Other
+        };
+        ReceivedRequest { kind, context, frame, body }
+    }
 }
 
 /// Takes frames from a socket. Every await is cancel-safe: it can be dropped and repeated.
@@ -105,6 +149,16 @@ impl RequestFrameReader {
     /// The budget of the large frame that is arriving waits for its client.
     fn mark_stalled(&self) {
         self.quotas.large.mark_stalled(self.permit.as_ref().map_or(0, QuotaPermit::units));
+    }
+
+    /// Returns the next request, or `None` as [`RequestFrameReader::next`] does.
+    pub(crate) async fn next_request<S: ByteStream>(
+        &mut self,
+        connection: &KafkaConnection<S>,
+        busy: bool,
+    ) -> Result<Option<ReceivedRequest>, ConnectionError> {
+        let frame = self.next(&connection.kafka, &connection.stream, busy).await?;
+        frame.map(|frame| connection.read_header(frame)).transpose()
     }
 
     /// Returns the next frame, or `None` if the client ended the connection between two frames or
@@ -278,4 +332,71 @@ impl RequestFrameReader {
         }
         Ok(())
     }
+}
+
+impl<S: ByteStream> KafkaConnection<S> {
+    /// Decodes a request's header.
+    fn read_header(&self, frame: RequestFrame) -> Result<ReceivedRequest, ConnectionError> {
+        if self.state.authentication.expects_bare_message() {
+            let body = frame.bytes.clone();
+            let context = self.context(BARE_MESSAGE, 0, RequestHeader::default());
+            return Ok(ReceivedRequest::new(context, frame, body));
+        }
+        let opened = header(frame.bytes.clone());
+        if opened.is_err() {
+            add(&self.kafka.metrics().bad_frames, 1);
+        }
+        let (api_key, version, header, body) = opened?;
+        if api_key == BARE_MESSAGE {
+            // It stands for messages without a header, and comes from no client.
+            let reason = "there is no such API".to_owned();
+            return Err(BadRequest { api: api_key, version, reason }.into());
+        }
+        self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
+        let context = self.context(api_key, version, header);
+        Ok(ReceivedRequest::new(context, frame, body))
+    }
+
+    fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
+        RequestContext {
+            api_key,
+            version,
+            correlation_id: header.correlation_id,
+            client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
+            peer: self.ends.peer,
+            local: self.ends.local,
+            connection: Arc::clone(&self.state),
+            quota: None,
+        }
+    }
+}
+
+/// Splits a frame into its header and its body.
+pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes), BadRequest> {
+    let (Some(api), Some(version)) = (i16_at(&frame, 0), i16_at(&frame, 2)) else {
+        let reason = format!("a request has a header of 8 bytes and more. bytes={}", frame.len());
+        return Err(BadRequest { api: -1, version: -1, reason });
+    };
+    let bad = |reason| BadRequest { api, version, reason };
+    let header_version = match ApiKey::try_from(api) {
+        Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED_VERSIONS.max => 2,
+        Ok(key)
+            if version >= 0 && (key.valid_versions().max >= version || is_served(api, version)) =>
+        {
+            key.request_header_version(version)
+        }
+        // The codec does not know it, so it is new, and flexible.
+        Err(_) if is_served(api, version) => FLEXIBLE_HEADER,
+        // An extension API key, or an unknown one: the fields that all header versions share come
+        // first.
+        _ => 1,
+    };
+    kafka_guard::check_header(header_version, &frame).map_err(|error| bad(error.to_string()))?;
+    let header = RequestHeader::decode(&mut frame, header_version)
+        .map_err(|error| bad(format!("the request's header cannot be decoded: {error:#}")))?;
+    Ok((api, version, header, frame))
+}
+
+fn i16_at(bytes: &Bytes, at: usize) -> Option<i16> {
+    Some(i16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }

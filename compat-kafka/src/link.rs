@@ -20,13 +20,12 @@ use rdma::protocol::{
 use rdma::{LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
 use tokio::time::timeout;
 
-use crate::file_run::{LoadError, load_first};
+use crate::file_run::{LoadError, load_run};
 use crate::kafka_server::KafkaServer;
 use crate::link_session::{OpenLink, refuse};
-use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult};
+use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::serve;
-use crate::serve::decode;
 
 /// The longest time that a client waits while others open links.
 const OPENING_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -290,9 +289,8 @@ async fn write_chunks(
     let mut loaded_bytes = 0;
     while !chunks.is_empty() {
         let mut pieces = Vec::new();
-        if let Some(loaded) =
-            load_first(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?
-        {
+        if chunks.front().is_some_and(|chunk| !chunk.is_in_memory()) {
+            let loaded = load_run(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?;
             pieces.extend(loaded.into_pieces());
             loaded_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
         }

@@ -4,12 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 #[cfg(test)]
 use engine::security::Principal;
 use engine::security::Requester;
 use kafka_client_metrics::ClientInstanceGuard;
-use kafka_connections::{AdvertisedAddress, ConnectionQuota, KafkaListener, RequestQuotas};
-use kafka_protocol::protocol::{Request, VersionRange};
+use kafka_connections::{
+    AdvertisedAddress, ConnectionQuota, KafkaListener, QuotaPermit, RequestQuotas, units,
+};
+use kafka_guard::RequestBodyError;
+use kafka_protocol::messages::ResponseHeader;
+use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
 use kafka_sasl::Authentication;
 use kafka_share_groups::ShareSessionGuard;
 use parking_lot::Mutex;
@@ -19,6 +24,15 @@ use crate::link_session::LinkSession;
 use crate::quotas::{CachedLimits, MutationQuota, Mute, RequestQuota};
 use crate::response::KafkaResponse;
 
+/// From this length on, a body may take much more memory once it is decoded.
+pub(crate) const LONG_BODY_BYTES: usize = 16 << 10;
+/// The most memory of a decoded request that needs no room.
+const DECODED_BYTES_MIN: usize = 256 << 10;
+/// A request and its response may take so many times what decoding takes: a key of 32 bytes is
+/// answered by a coordinator of 150.
+const RESPONSE_FACTOR: usize = 6;
+/// The room is at most one part in this many of what an address may hold.
+const ROOM_SHARE: u32 = 4;
 /// Clients are not told, in any version, that they create too much by asking for something else.
 pub(crate) const NEVER_STRICT: i16 = i16::MAX;
 
@@ -190,3 +204,133 @@ pub(crate) struct BadRequest {
 /// A response, or `None` if the client wants none.
 pub(crate) type ResponseResult = Result<Option<KafkaResponse>, BadRequest>;
 pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = ResponseResult> + Send>>;
+
+/// Waits for room for what a request takes besides its own bytes, if that is much.
+///
+/// # Errors
+/// The body must not be decoded, or there was no room in time.
+pub(crate) async fn take_room_to_decode(
+    context: &RequestContext,
+    body: &mut RequestBody,
+) -> Result<Option<QuotaPermit>, BadRequest> {
+    if body.len() < LONG_BODY_BYTES {
+        return Ok(None);
+    }
+    let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
+    let bytes = match body.check_once(context) {
+        Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
+        Ok(_) => return Ok(None),
+        // Requests that the codec does not know are read otherwise.
+        Err(RequestBodyError::NoSchema { .. }) => {
+            RESPONSE_FACTOR * kafka_guard::memory_bytes_max(body.len())
+        }
+        Err(error) => return Err(bad(error.to_string())),
+    };
+    let quota = &context.connection.request_quotas.large;
+    // The room fits beside the frame that the connection holds.
+    let units = units(bytes).min(quota.units_max() / ROOM_SHARE);
+    let room = quota.take_out_of_turn(units).await;
+    room.map(Some).map_err(|error| bad(error.to_string()))
+}
+
+/// The body of a request. The guard walks it once for a version, before it is decoded.
+pub(crate) struct RequestBody {
+    bytes: Bytes,
+    /// The API and the version for which the guard has accepted it.
+    checked_for: Option<(i16, i16)>,
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> RequestBody {
+        RequestBody { bytes, checked_for: None }
+    }
+}
+
+impl RequestBody {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    /// Checks the body's counts, because the codec reserves memory for what they announce. Returns
+    /// the memory that decoding takes.
+    pub(crate) fn check_once(
+        &mut self,
+        context: &RequestContext,
+    ) -> Result<usize, RequestBodyError> {
+        let (api, version) = (context.api_key, context.version);
+        let memory_bytes = kafka_guard::check(api, version, &self.bytes)?;
+        self.checked_for = Some((api, version));
+        Ok(memory_bytes)
+    }
+}
+
+/// Decodes a body. The guard checks it first, unless it has for this version.
+pub(crate) fn decode<R: Request>(
+    context: &RequestContext,
+    body: impl Into<RequestBody>,
+) -> Result<R, BadRequest> {
+    let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
+    let mut body = body.into();
+    if body.checked_for != Some((context.api_key, context.version)) {
+        body.check_once(context).map_err(|error| bad(error.to_string()))?;
+    }
+    R::decode(&mut body.bytes, context.version)
+        .map_err(|error| bad(format!("the request cannot be decoded: {error:#}")))
+}
+
+pub(crate) fn encode<R: Request>(
+    context: &RequestContext,
+    response: &R::Response,
+) -> Result<KafkaResponse, BadRequest> {
+    let mut answer = KafkaResponse::new();
+    let mut result = Ok(());
+    answer.write(|out| {
+        let header = R::Response::header_version(context.version);
+        result = ResponseHeader::default()
+            .with_correlation_id(context.correlation_id)
+            .encode(out, header)
+            .and_then(|()| response.encode(out, context.version));
+    });
+    result.map(|()| answer).map_err(|error| BadRequest {
+        api: context.api_key,
+        version: context.version,
+        reason: format!("the answer cannot be encoded: {error:#}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::{ApiKey, MetadataRequest};
+
+    use super::*;
+
+    fn context(version: i16) -> RequestContext {
+        RequestContext {
+            api_key: ApiKey::Metadata as i16,
+            version,
+            correlation_id: 0,
+            client_id: String::new(),
+            peer: ([127, 0, 0, 1], 1).into(),
+            local: ([127, 0, 0, 1], 2).into(),
+            connection: ConnectionState::for_test(),
+            quota: None,
+        }
+    }
+
+    #[test]
+    fn a_body_is_checked_for_each_version_that_it_is_decoded_in() {
+        // All topics in version 9; 65,536 topics in version 0.
+        let bytes = Bytes::from_static(&[0, 1, 0, 0, 0]);
+        let mut body = RequestBody::from(bytes.clone());
+        body.check_once(&context(9)).expect("the guard accepts it");
+        decode::<MetadataRequest>(&context(9), body).expect("so does the codec");
+        let mut body = RequestBody::from(bytes);
+        body.check_once(&context(9)).expect("the guard accepts it");
+        let refused = decode::<MetadataRequest>(&context(0), body).unwrap_err();
+        assert!(refused.reason.contains("announced=65536"), "{}", refused.reason);
+    }
+}

@@ -9,7 +9,7 @@ use engine::{DataFile, EntryPayload, PayloadLocation};
 use kafka_connections::{ConnectionQuota, MemoryBudgetError, QuotaPermit, units};
 
 use crate::corruption::RunningChecksum;
-use crate::file_run::{FileLoader, LoadError, LoadedRuns, load_first};
+use crate::file_run::{FileLoader, LoadError, LoadedRuns, load_run};
 
 /// A response up to this size needs no room in the budget if its connection has no other. So a
 /// client that asks for little can always be answered.
@@ -157,12 +157,11 @@ impl KafkaResponse {
     /// # Errors
     ///
     /// The rest of the response cannot be sent.
-    pub(crate) async fn load_first(&mut self, loader: &FileLoader) -> Result<(), LoadError> {
+    pub(crate) async fn load_first_file(&mut self, loader: &FileLoader) -> Result<(), LoadError> {
         let first = self.chunks.iter().position(|chunk| !chunk.is_in_memory());
         let Some(first) = first else { return Ok(()) };
         let mut rest = self.chunks.split_off(first);
-        let loaded = load_first(&mut rest, loader).await?;
-        self.chunks.extend(loaded.map(ResponseChunk::Loaded));
+        self.chunks.push_back(ResponseChunk::Loaded(load_run(&mut rest, loader).await?));
         self.chunks.append(&mut rest);
         Ok(())
     }

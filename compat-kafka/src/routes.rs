@@ -26,8 +26,9 @@ use kafka_protocol::protocol::VersionRange;
 
 use crate::apis;
 use crate::kafka_server::KafkaServer;
-use crate::request::{ApiHandler, RequestContext, ResponseFuture, ResponseResult};
-use crate::serve::{RequestBody, decode, encode};
+use crate::request::{
+    ApiHandler, RequestBody, RequestContext, ResponseFuture, ResponseResult, decode, encode,
+};
 
 /// One row of the table.
 pub(crate) struct ApiRoute {

@@ -10,9 +10,8 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::Encodable;
 
-use crate::request::{BadRequest, RequestContext};
+use crate::request::{BadRequest, RequestBody, RequestContext, decode};
 use crate::response::KafkaResponse;
-use crate::serve::{RequestBody, decode};
 use crate::wire::{unreadable, write_flexible};
 
 /// From here on members may renew, and say how exact a limit on records is.

@@ -11,9 +11,8 @@ use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, StrBytes};
 use uuid::Uuid;
 
-use crate::request::{BadRequest, RequestContext};
+use crate::request::{BadRequest, RequestBody, RequestContext, decode};
 use crate::response::KafkaResponse;
-use crate::serve::{RequestBody, decode};
 use crate::wire::put_varint;
 
 /// The version that names topics by id.

@@ -133,12 +133,12 @@ impl FetchSession {
     }
 
     /// The number of its partitions. A long name of a topic counts as more.
-    pub fn partition_count(&self) -> usize {
+    pub(crate) fn partition_count(&self) -> usize {
         self.partition_count
     }
 
     /// Begins a request of this epoch.
-    pub fn begin(&mut self, epoch: i32, is_by_id: bool) -> Result<(), ResponseError> {
+    pub(crate) fn begin(&mut self, epoch: i32, is_by_id: bool) -> Result<(), ResponseError> {
         if epoch != self.epoch {
             return Err(ResponseError::InvalidFetchSessionEpoch);
         }

@@ -12,7 +12,10 @@ use std::time::Duration;
 use admission::{
     Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder, SessionTable,
 };
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::fetch_request::{FetchTopic, ForgottenTopic};
 use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use crate::fetch_session::FetchSession;
@@ -41,6 +44,20 @@ const PARTITIONS: BudgetSpec = BudgetSpec {
 
 /// A session that requests share.
 pub type SharedFetchSession = Arc<tokio::sync::Mutex<FetchSession>>;
+
+/// A session, for the request that has its turn.
+pub type OwnedFetchSession = OwnedMutexGuard<FetchSession>;
+
+/// A request that goes on with a session.
+#[derive(Debug)]
+pub struct FetchSessionRequest<'a> {
+    pub id: i32,
+    pub epoch: i32,
+    /// True if it names topics by their ids.
+    pub is_by_id: bool,
+    /// The partitions that leave the session.
+    pub forgotten: &'a [ForgottenTopic],
+}
 
 pub struct FetchSessions {
     slots: Arc<Budget>,
@@ -106,13 +123,37 @@ impl FetchSessions {
         Some((id, session))
     }
 
-    pub fn find(&self, id: i32) -> Option<SharedFetchSession> {
+    /// Goes on with a session: a request of this epoch, which changes its partitions. The session
+    /// comes with its id, unless it is closed by this: without partitions, or with more than there
+    /// is room for.
+    ///
+    /// # Errors
+    /// There is no such session, or it goes on otherwise.
+    pub async fn resume(
+        &self,
+        request: &FetchSessionRequest<'_>,
+        topics: Vec<FetchTopic>,
+    ) -> Result<(Option<i32>, OwnedFetchSession), ResponseError> {
+        let id = request.id;
+        let shared = self.find(id).ok_or(ResponseError::FetchSessionIdNotFound)?;
+        let mut session = Arc::clone(&shared).lock_owned().await;
+        session.begin(request.epoch, request.is_by_id)?;
+        session.update(topics, request.forgotten);
+        let partitions = session.partition_count();
+        if partitions == 0 {
+            self.close(id);
+        }
+        let is_open = partitions > 0 && self.touch(id, &shared, partitions);
+        Ok((is_open.then_some(id), session))
+    }
+
+    fn find(&self, id: i32) -> Option<SharedFetchSession> {
         self.open.lock().table.get(&id).map(|open| Arc::clone(&open.session))
     }
 
     /// Notes that a session is used, and the number of partitions that it has now. Returns false if
     /// it is closed, or has grown to more than there is room for and is closed for that.
-    pub fn touch(&self, id: i32, session: &SharedFetchSession, partitions: usize) -> bool {
+    fn touch(&self, id: i32, session: &SharedFetchSession, partitions: usize) -> bool {
         let mut open = self.open.lock();
         loop {
             let found = open.table.get_mut(&id);

@@ -10,4 +10,6 @@ mod fetch_session;
 mod fetch_sessions;
 
 pub use fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic, TopicNumber};
-pub use fetch_sessions::{FetchSessionCounts, FetchSessions, SharedFetchSession};
+pub use fetch_sessions::{
+    FetchSessionCounts, FetchSessionRequest, FetchSessions, OwnedFetchSession, SharedFetchSession,
+};

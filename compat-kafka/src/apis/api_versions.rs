@@ -10,10 +10,9 @@ use rdma::protocol::LINK_API_KEY;
 
 use crate::extension;
 use crate::kafka_server::KafkaServer;
-use crate::request::{BadRequest, RequestContext, ResponseResult};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::response::KafkaResponse;
 use crate::routes::routes;
-use crate::serve::{RequestBody, decode, encode};
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };
 

@@ -16,8 +16,7 @@ use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, 
 use kafka_protocol::protocol::{Encodable, StrBytes, VersionRange};
 
 use crate::kafka_server::KafkaServer;
-use crate::request::{ApiHandler, RequestContext, ResponseResult};
-use crate::serve::{RequestBody, decode, encode};
+use crate::request::{ApiHandler, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::wire::{put_no_tags, write_flexible};
 
 /// The setting that names the directory, and the name if it is not set.

@@ -16,8 +16,7 @@ use kafka_protocol::protocol::VersionRange;
 
 use crate::cluster_view::leader_epoch;
 use crate::kafka_server::KafkaServer;
-use crate::request::{BadRequest, RequestContext, ResponseResult};
-use crate::serve::{RequestBody, decode};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 
 /// From here on, a partition has the number of records that are left.

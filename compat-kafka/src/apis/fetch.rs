@@ -13,14 +13,15 @@ use bytes::{BufMut, BytesMut};
 use engine::security::{Operation, Resource};
 use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
 use kafka_connections::{QuotaPermit, units};
-use kafka_fetch_sessions::{FetchOutcome, FetchSession, ResolvedFetchTopic};
+use kafka_fetch_sessions::{
+    FetchOutcome, FetchSession, FetchSessionRequest, OwnedFetchSession, ResolvedFetchTopic,
+};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -30,9 +31,8 @@ use super::partition_read::{
 use crate::file_run::LoadError;
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseResult};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
-use crate::serve::{RequestBody, decode};
 use crate::wire::put_varint;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 };
@@ -92,28 +92,21 @@ async fn continue_session(
     context: &RequestContext,
     mut request: FetchRequest,
 ) -> ResponseResult {
-    let refuse = |error| write(context, Some(error), NO_SESSION, Vec::new()).map(Some);
-    let id = request.session_id;
-    let Some(shared) = kafka.fetch_sessions.find(id) else {
-        return refuse(ResponseError::FetchSessionIdNotFound);
-    };
-    let mut session = Arc::clone(&shared).lock_owned().await;
-    if let Err(error) = session.begin(request.session_epoch, context.version >= BY_ID) {
-        return refuse(error);
-    }
     let topics = std::mem::take(&mut request.topics);
-    session.update(topics, &request.forgotten_topics_data);
-    let partitions = session.partition_count();
-    if partitions == 0 {
-        kafka.fetch_sessions.close(id);
-    }
-    // A client whose response has no session opens another one.
-    let id = if partitions > 0 && kafka.fetch_sessions.touch(id, &shared, partitions) {
-        id
-    } else {
-        NO_SESSION
+    let resumed = FetchSessionRequest {
+        id: request.session_id,
+        epoch: request.session_epoch,
+        is_by_id: context.version >= BY_ID,
+        forgotten: &request.forgotten_topics_data,
     };
-    fetch_in_session(kafka, context, &request, id, session).await
+    match kafka.fetch_sessions.resume(&resumed, topics).await {
+        Ok((id, session)) => {
+            // A client whose response has no session opens another one.
+            let id = id.unwrap_or(NO_SESSION);
+            fetch_in_session(kafka, context, &request, id, session).await
+        }
+        Err(error) => write(context, Some(error), NO_SESSION, Vec::new()).map(Some),
+    }
 }
 
 /// The most bytes of a response, whatever its request wants.
@@ -146,7 +139,7 @@ async fn fetch_in_session(
     context: &RequestContext,
     request: &FetchRequest,
     id: i32,
-    mut session: OwnedMutexGuard<FetchSession>,
+    mut session: OwnedFetchSession,
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();
@@ -377,7 +370,7 @@ async fn respond(
         {
             return respond_throttled(kafka, context, request, session);
         }
-        match answer.load_first(&kafka.loader).await {
+        match answer.load_first_file(&kafka.loader).await {
             Ok(()) => {
                 answer.set_permit(permit);
                 add(&kafka.metrics().bytes_fetched, bytes as u64);

@@ -20,8 +20,7 @@ use uuid::Uuid;
 
 use super::support::new_topic_id;
 use crate::kafka_server::KafkaServer;
-use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult};
-use crate::serve::{decode, encode};
+use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, decode, encode};
 
 const NOT_REQUESTED: i32 = i32::MIN;
 

@@ -21,8 +21,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use crate::kafka_server::KafkaServer;
-use crate::request::{RequestContext, ResponseResult};
-use crate::serve::{RequestBody, encode};
+use crate::request::{RequestBody, RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 
 #[cfg(test)]

@@ -24,8 +24,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
 use crate::kafka_server::KafkaServer;
-use crate::request::{RequestContext, ResponseResult};
-use crate::serve::{RequestBody, encode};
+use crate::request::{RequestBody, RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name, name_of_id};
 
 /// From here on, a response has a top-level error in addition to those of its partitions.

@@ -34,8 +34,9 @@ use kafka_transactions::{TransactionError, TransactionScope};
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseResult};
-use crate::serve::{RequestBody, decode, encode, take_room_to_decode};
+use crate::request::{
+    BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode, take_room_to_decode,
+};
 
 #[cfg(test)]
 mod tests;

@@ -20,8 +20,7 @@ use kafka_share_groups::{
 use uuid::Uuid;
 
 use crate::kafka_server::KafkaServer;
-use crate::request::{RequestContext, ResponseResult};
-use crate::serve::RequestBody;
+use crate::request::{RequestBody, RequestContext, ResponseResult};
 use crate::share_versions::{RENEWS, decode_share_acknowledge, encode_share_acknowledge};
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: RENEWS };

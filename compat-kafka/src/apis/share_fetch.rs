@@ -38,9 +38,8 @@ use super::support::KafkaApiError;
 use crate::file_run::LoadError;
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseResult};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
-use crate::serve::RequestBody;
 use crate::share_versions::{RENEWS, ShareFetchMode, decode_share_fetch};
 use crate::wire::{put_count, put_no_tags, put_text, put_varint};
 
@@ -505,7 +504,7 @@ impl ShareFetch<'_> {
             .collect();
         let mut answer =
             write(self.context, self.kafka, self.request, None, std::mem::take(&mut results))?;
-        let error = match answer.load_first(&self.kafka.loader).await {
+        let error = match answer.load_first_file(&self.kafka.loader).await {
             Ok(()) => {
                 answer.set_permit(permit);
                 // Acquired records are not withheld: nobody else could have them.

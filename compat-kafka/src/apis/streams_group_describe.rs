@@ -16,8 +16,7 @@ use kafka_protocol::protocol::VersionRange;
 use super::streams_group_heartbeat::{put_endpoint, put_tasks};
 use crate::apis::topic_permissions::TopicPermissions;
 use crate::kafka_server::KafkaServer;
-use crate::request::{RequestContext, ResponseResult};
-use crate::serve::RequestBody;
+use crate::request::{RequestBody, RequestContext, ResponseResult};
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
 };

@@ -24,8 +24,7 @@ use super::create_topics::{PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, crea
 use super::support::KafkaApiError;
 use crate::apis::topic_permissions::TopicPermissions;
 use crate::kafka_server::KafkaServer;
-use crate::request::{NEVER_STRICT, RequestContext, ResponseResult};
-use crate::serve::RequestBody;
+use crate::request::{NEVER_STRICT, RequestBody, RequestContext, ResponseResult};
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
 };
