@@ -85,7 +85,7 @@ impl HttpPorts {
             is_enabled: is_authorized,
             status: Arc::clone(status),
             tokens: tokens.clone(),
-            sessions: Arc::default(),
+            sessions: Arc::clone(status.http_sessions()),
         };
         let open = |port: BoundPort, tls: Option<HttpTls>| {
             let address = port.address()?;

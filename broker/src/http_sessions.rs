@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use admission::{Budget, BudgetKind, BudgetSpec, Holder, SessionTable};
+use admission::{Budget, BudgetKind, BudgetRegistry, BudgetSpec, Holder, SessionTable};
 use axum::Extension;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -85,6 +85,11 @@ pub(crate) struct HttpSession {
 }
 
 impl HttpSession {
+    /// True if it has lasted long enough, or was not used for long.
+    fn has_ended(&self, used: Instant, now: Instant) -> bool {
+        now.duration_since(self.begun) >= self.lasts || now.duration_since(used) >= IDLE_MAX
+    }
+
     /// Checks the second secret that comes with a request.
     ///
     /// # Errors
@@ -116,6 +121,11 @@ impl Default for HttpSessions {
 }
 
 impl HttpSessions {
+    /// Lists the budget.
+    pub(crate) fn register(&self, budgets: &BudgetRegistry) {
+        budgets.register(Arc::<Budget>::clone(&self.budget));
+    }
+
     fn begin(&self, user: &LoggedIn) -> Result<Arc<HttpSession>, HistoryApiError> {
         let (now, wall) = (Instant::now(), SystemTime::now());
         let (lasts, login) = match &user.proof {
@@ -140,13 +150,15 @@ impl HttpSessions {
         });
         let holder = Holder::principal(user.principal.as_str(), false);
         let mut sessions = self.table.lock();
-        remove_idle(&mut sessions, now);
-        if sessions.count_of(&holder) >= SESSIONS_OF_USER_MAX {
-            remove_oldest_of(&mut sessions, &holder);
-        }
-        let grant = self.budget.take_evicting(&holder, 1, |refusal| {
-            remove_oldest_of(&mut sessions, refusal.yields.as_ref().unwrap_or(&holder))
-        });
+        remove_ended(&mut sessions, now);
+        let has_most = sessions.count_of(&holder) >= SESSIONS_OF_USER_MAX;
+        let grant = if has_most && remove_oldest_of(&mut sessions, &holder) {
+            Ok(self.budget.take_always(&holder, 1))
+        } else {
+            self.budget.take_evicting(&holder, 1, |refusal| {
+                remove_oldest_of(&mut sessions, refusal.yields.as_ref().unwrap_or(&holder))
+            })
+        };
         let grant = grant.map_err(|refusal| {
             HistoryApiError::new(HistoryErrorCode::TooManyRequests, refusal.to_string())
         })?;
@@ -164,11 +176,10 @@ impl HttpSessions {
         let id = session_cookie(headers, has_tls)?;
         let now = Instant::now();
         let mut sessions = self.table.lock();
-        remove_idle(&mut sessions, now);
-        let session = Arc::clone(sessions.get(&id.to_owned())?);
+        let (session, used) = (Arc::clone(sessions.get(id)?), sessions.rank(id)?);
         let login = session.login.as_ref();
         let is_current = login.is_none_or(|login| security.state().is_current(login));
-        if now.duration_since(session.begun) >= session.lasts || !is_current {
+        if session.has_ended(used, now) || !is_current {
             sessions.remove(&session.id);
             return None;
         }
@@ -181,12 +192,11 @@ impl HttpSessions {
     }
 }
 
-/// Removes the sessions that were not used for long.
-fn remove_idle(sessions: &mut HttpSessionTable, now: Instant) {
-    while let Some((used, id)) = sessions.lowest()
-        && now.duration_since(*used) >= IDLE_MAX
-    {
-        let id = id.clone();
+/// Removes the sessions that have ended.
+fn remove_ended(sessions: &mut HttpSessionTable, now: Instant) {
+    let ended = sessions.iter().filter(|(_, session, used)| session.has_ended(*used, now));
+    let ended: Vec<String> = ended.map(|(id, ..)| id.clone()).collect();
+    for id in ended {
         sessions.remove(&id);
     }
 }
@@ -314,5 +324,30 @@ mod tests {
         {
             assert_eq!(session_cookie(&cookies(cookie_headers), false), None, "{cookie_headers:?}");
         }
+    }
+
+    fn token_of(name: &str, lasts: Duration) -> LoggedIn {
+        let principal = Principal::user(name);
+        LoggedIn { principal, proof: LoginProof::Token(SystemTime::now() + lasts) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_with_many_sessions_ends_its_own_and_first_those_that_are_over() {
+        let (sessions, hour) = (HttpSessions::default(), Duration::from_secs(60 * 60));
+        let is_open = |session: &HttpSession| sessions.table.lock().contains(&session.id);
+        let begin = |name: &str, lasts| sessions.begin(&token_of(name, lasts)).unwrap();
+        let (of_other, first) = (begin("alice", hour), begin("bob", hour));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for _ in 0..2 * SESSIONS_OF_USER_MAX {
+            begin("bob", Duration::ZERO);
+        }
+        assert!(is_open(&first), "the others are over");
+        for _ in 0..SESSIONS_OF_USER_MAX {
+            begin("bob", hour);
+        }
+        assert!(!is_open(&first) && is_open(&of_other));
+        let bob = Holder::principal(Principal::user("bob").as_str(), false);
+        assert_eq!(sessions.table.lock().count_of(&bob), SESSIONS_OF_USER_MAX);
+        assert_eq!(sessions.budget.held(&bob), SESSIONS_OF_USER_MAX as u64);
     }
 }

@@ -8,6 +8,7 @@ use engine::Engine;
 use parking_lot::Mutex;
 
 use crate::http_connections::HttpConnections;
+use crate::http_sessions::HttpSessions;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
@@ -31,6 +32,7 @@ pub(crate) struct ServerStatus {
     phase: Mutex<ServerPhase>,
     parts: OnceLock<ServerParts>,
     http_connections: Arc<HttpConnections>,
+    http_sessions: Arc<HttpSessions>,
 }
 
 /// The reason why the server is not healthy or not ready.
@@ -42,11 +44,13 @@ impl ServerStatus {
             phase: Mutex::new(ServerPhase::Starting),
             parts: OnceLock::new(),
             http_connections: HttpConnections::new(),
+            http_sessions: Arc::default(),
         })
     }
 
     pub(crate) fn serving(&self, server: ServerParts) {
         self.http_connections.register(server.engine.budgets());
+        self.http_sessions.register(server.engine.budgets());
         let first = self.parts.set(server).is_ok();
         assert!(first, "a server starts once");
         *self.phase.lock() = ServerPhase::Serving;
@@ -55,6 +59,11 @@ impl ServerStatus {
     /// The connections of operators, of all ports.
     pub(crate) fn http_connections(&self) -> &Arc<HttpConnections> {
         &self.http_connections
+    }
+
+    /// The sessions of browsers, of all ports.
+    pub(crate) fn http_sessions(&self) -> &Arc<HttpSessions> {
+        &self.http_sessions
     }
 
     pub(crate) fn stopping(&self, reason: &str) {

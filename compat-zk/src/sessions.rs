@@ -127,7 +127,7 @@ impl LiveSessions {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<LiveSession>> {
-        self.0.iter().map(|(_, session)| session)
+        self.0.iter().map(|(_, session, _)| session)
     }
 
     /// Adds a session that nothing is known of but its holder: it counts as idle.

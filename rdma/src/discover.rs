@@ -86,6 +86,9 @@ fn names_by_library() -> Result<Vec<String>, DiscoverError> {
     let names = devices.iter().filter_map(|device| device.name());
     let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
+    for name in names_in(Path::new(CLASS))?.iter().filter(|name| !names.contains(name)) {
+        tracing::warn!(device = %name, "libibverbs has no driver for this RDMA device; install it (Debian: ibverbs-providers)");
+    }
     Ok(names)
 }
 

@@ -41,7 +41,6 @@ pub(crate) struct ClientInstance {
     /// The version of subscriptions that it was asked by.
     pub(crate) version: u64,
     pub(crate) requested: MetricsRequest,
-    pub(crate) seen: Instant,
     /// The number of the connection with whose end it is forgotten.
     pub(crate) owner: u64,
     asked: Option<Instant>,
@@ -65,7 +64,6 @@ impl ClientInstance {
         client: ClientIdentity,
         version: u64,
         requested: MetricsRequest,
-        now: Instant,
         grant: BudgetGrant,
     ) -> ClientInstance {
         let bytes = ClientInstance::overhead_bytes(&client);
@@ -73,7 +71,6 @@ impl ClientInstance {
             client,
             version,
             requested,
-            seen: now,
             owner: 0,
             asked: None,
             pushed: None,

@@ -260,7 +260,7 @@ impl ClientMetrics {
         let mut state = self.state.lock();
         state.expire(Instant::now());
         let mut metrics = BTreeMap::new();
-        for (id, instance) in state.instances.iter() {
+        for (id, instance, _) in state.instances.iter() {
             instance.append_to(*id, &mut metrics);
         }
         metrics
@@ -288,12 +288,11 @@ impl ClientMetricsState {
             let bytes = self.bytes_budget.take(holder, overhead);
             let bytes = bytes.map_err(|_| ResponseError::ThrottlingQuotaExceeded)?;
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
-            let instance = ClientInstance::new(client.clone(), self.version, requested, now, bytes);
+            let instance = ClientInstance::new(client.clone(), self.version, requested, bytes);
             self.instances.insert(id, instance, known, now);
         }
         self.instances.set_rank(&id, now);
         let instance = self.instances.get_mut(&id).expect("it was just looked up");
-        instance.seen = now;
         if instance.version < self.version {
             instance.version = self.version;
             instance.change(MetricsRequest::of(self.subscriptions.values(), id, client));
@@ -317,11 +316,10 @@ impl ClientMetricsState {
     }
 
     fn expire(&mut self, now: Instant) {
-        let is_over = |instance: &ClientInstance| {
-            now - instance.seen > EXPIRY_MIN.max(instance.requested.interval * 3)
-        };
-        let over = self.instances.iter().filter(|(_, instance)| is_over(instance));
-        let over: Vec<Uuid> = over.map(|(id, _)| *id).collect();
+        let over = self.instances.iter().filter(|(_, instance, seen)| {
+            now - *seen > EXPIRY_MIN.max(instance.requested.interval * 3)
+        });
+        let over: Vec<Uuid> = over.map(|(id, ..)| *id).collect();
         for id in over {
             self.instances.remove(&id);
         }

@@ -232,13 +232,14 @@ impl OpenSessions {
     /// Evicts the smallest session if it is smaller than the new one, and not new itself. Where
     /// there are shares, it is one of the same holder.
     fn evict_smaller(&mut self, new: &NewSession<'_>, has_shares: bool) -> bool {
-        let old = self.table.iter().filter(|(_, open)| {
+        let old = self.table.iter().filter(|(_, open, _)| {
             let may_go = !has_shares || open.partitions.holder() == new.holder;
             may_go && new.now - open.opened > EVICTION_MIN
         });
-        let smallest = old.min_by_key(|(_, open)| open.partitions.amount());
-        let smaller = smallest.filter(|(_, open)| open.partitions.amount() < new.partitions as u64);
-        self.evict(smaller.map(|(id, _)| *id))
+        let smallest = old.min_by_key(|(_, open, _)| open.partitions.amount());
+        let smaller =
+            smallest.filter(|(_, open, _)| open.partitions.amount() < new.partitions as u64);
+        self.evict(smaller.map(|(id, ..)| *id))
     }
 
     fn evict(&mut self, id: Option<i32>) -> bool {

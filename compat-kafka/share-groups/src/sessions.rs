@@ -78,7 +78,7 @@ pub struct ShareSessions {
 #[derive(Debug, Default)]
 struct OpenSessions {
     /// Without ranks, because no session makes room for another.
-    table: SessionTable<SessionKey, ShareSession, ()>,
+    table: SessionTable<Arc<SessionKey>, ShareSession, ()>,
     next_id: u64,
 }
 
@@ -103,7 +103,7 @@ impl ShareSessions {
         requested: impl Iterator<Item = SessionPartition>,
     ) -> Result<u64, BudgetError> {
         let mut open = self.open.lock();
-        open.table.remove(&key);
+        open.table.remove::<SessionKey>(&key);
         let mut partitions = SessionPartitions::default();
         partitions.add(requested);
         let count = partitions.ordered.len() as u64;
@@ -111,7 +111,12 @@ impl ShareSessions {
             (self.sessions.take(holder, 1)?, self.partitions.take(holder, count)?);
         open.next_id += 1;
         let id = open.next_id;
-        open.table.insert(key, ShareSession { id, epoch: 1, partitions, grant }, session, ());
+        open.table.insert(
+            Arc::new(key),
+            ShareSession { id, epoch: 1, partitions, grant },
+            session,
+            (),
+        );
         Ok(id)
     }
 
@@ -173,7 +178,7 @@ impl ShareSessions {
 
     /// True if any member of a group has a session.
     pub(crate) fn has_any_of(&self, group: &str) -> bool {
-        self.open.lock().table.iter().any(|((group_id, _), _)| group_id == group)
+        self.open.lock().table.iter().any(|(key, ..)| key.0 == group)
     }
 
     pub fn counts(&self) -> ShareSessionCounts {

@@ -236,11 +236,7 @@ impl Budget {
         amount: u64,
     ) -> BudgetGrant {
         accounts.add(holder, amount);
-        let holder = match accounts.by_holder.get_key_value(holder.name()) {
-            Some((name, _)) => holder.with_shared_name(name),
-            None => holder.clone(),
-        };
-        BudgetGrant { budget: Arc::clone(self), holder, amount }
+        BudgetGrant { budget: Arc::clone(self), holder: accounts.shared(holder), amount }
     }
 
     fn has_room(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> bool {
@@ -316,6 +312,14 @@ impl Accounts {
         self.by_holder.get(holder.name()).copied().unwrap_or(0)
     }
 
+    /// The holder, with the memory of the name in its account.
+    fn shared(&self, holder: &Holder) -> Holder {
+        match self.by_holder.get_key_value(holder.name()) {
+            Some((name, _)) => holder.with_shared_name(name),
+            None => holder.clone(),
+        }
+    }
+
     fn add(&mut self, holder: &Holder, amount: u64) {
         if amount == 0 {
             return;
@@ -380,12 +384,12 @@ impl BudgetGrant {
 
     /// Makes another holder the one that is charged, whatever its share is.
     pub fn hand_over(&mut self, holder: &Holder) {
+        let mut accounts = self.budget.accounts.lock();
         if self.holder != *holder {
-            let mut accounts = self.budget.accounts.lock();
             accounts.remove(&self.holder, self.amount);
             accounts.add(holder, self.amount);
         }
-        self.holder = holder.clone();
+        self.holder = accounts.shared(holder);
     }
 
     /// Adds another grant of the same budget to this one, for the holder of this one.

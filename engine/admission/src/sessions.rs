@@ -1,5 +1,6 @@
 //! A table of sessions: what clients leave at the server between their requests.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
@@ -36,26 +37,37 @@ impl<K: Clone + Eq + Hash + Ord, S, R: Copy + Ord> SessionTable<K, S, R> {
         self.by_id.is_empty()
     }
 
-    pub fn contains(&self, id: &K) -> bool {
+    pub fn contains<Q: Eq + Hash + ?Sized>(&self, id: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
         self.by_id.contains_key(id)
     }
 
-    pub fn get(&self, id: &K) -> Option<&S> {
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, id: &Q) -> Option<&S>
+    where
+        K: Borrow<Q>,
+    {
         Some(&self.by_id.get(id)?.session)
     }
 
-    pub fn get_mut(&mut self, id: &K) -> Option<&mut S> {
+    pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, id: &Q) -> Option<&mut S>
+    where
+        K: Borrow<Q>,
+    {
         Some(&mut self.by_id.get_mut(id)?.session)
     }
 
-    /// The holder that a session is charged to.
-    pub fn holder(&self, id: &K) -> Option<&Holder> {
-        Some(self.by_id.get(id)?.grant.holder())
+    pub fn rank<Q: Eq + Hash + ?Sized>(&self, id: &Q) -> Option<R>
+    where
+        K: Borrow<Q>,
+    {
+        Some(self.by_id.get(id)?.rank)
     }
 
-    /// All sessions, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &S)> {
-        self.by_id.iter().map(|(id, entry)| (id, &entry.session))
+    /// All sessions with their ranks, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &S, R)> {
+        self.by_id.iter().map(|(id, entry)| (id, &entry.session, entry.rank))
     }
 
     /// The number of sessions of a holder.
@@ -72,10 +84,13 @@ impl<K: Clone + Eq + Hash + Ord, S, R: Copy + Ord> SessionTable<K, S, R> {
     }
 
     /// Takes a session out, with the holder that it was charged to.
-    pub fn remove(&mut self, id: &K) -> Option<(S, Holder)> {
-        let entry = self.by_id.remove(id)?;
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, id: &Q) -> Option<(S, Holder)>
+    where
+        K: Borrow<Q>,
+    {
+        let (id, entry) = self.by_id.remove_entry(id)?;
         let holder = entry.grant.holder().clone();
-        remove_rank(&mut self.by_holder, &holder, &(entry.rank, id.clone()));
+        remove_rank(&mut self.by_holder, &holder, &(entry.rank, id));
         Some((entry.session, holder))
     }
 
@@ -94,7 +109,8 @@ impl<K: Clone + Eq + Hash + Ord, S, R: Copy + Ord> SessionTable<K, S, R> {
         let key = (entry.rank, id.clone());
         remove_rank(&mut self.by_holder, entry.grant.holder(), &key);
         entry.grant.hand_over(holder);
-        self.by_holder.entry(holder.clone()).or_default().insert(key);
+        let holder = entry.grant.holder().clone();
+        self.by_holder.entry(holder).or_default().insert(key);
     }
 
     /// The session of a holder with the lowest rank.
@@ -179,8 +195,10 @@ mod tests {
                     prop_assert_eq!(table.count_of(&holder(owner)), count);
                     prop_assert_eq!(budget.held(&holder(owner)), count as u64);
                 }
-                let sessions: BTreeMap<u8, u8> = table.iter().map(|(id, of)| (*id, *of)).collect();
-                prop_assert!(sessions.keys().eq(model.keys()));
+                let ranks = |(id, _, rank): (&u8, &u8, u32)| (*id, rank);
+                let listed: BTreeMap<u8, u32> = table.iter().map(ranks).collect();
+                let expected = model.iter().map(|(id, (_, rank))| (*id, *rank)).collect();
+                prop_assert_eq!(listed, expected);
             }
         }
     }
