@@ -152,11 +152,12 @@ impl HttpSessions {
         let mut sessions = self.table.lock();
         remove_ended(&mut sessions, now);
         let has_most = sessions.count_of(&holder) >= SESSIONS_OF_USER_MAX;
-        let grant = if has_most && remove_oldest_of(&mut sessions, &holder) {
+        let grant = if has_most && sessions.remove_lowest_of(&holder).is_some() {
             Ok(self.budget.take_always(&holder, 1))
         } else {
             self.budget.take_evicting(&holder, 1, |refusal| {
-                remove_oldest_of(&mut sessions, refusal.yields.as_ref().unwrap_or(&holder))
+                let yields = refusal.yields.as_ref().unwrap_or(&holder);
+                sessions.remove_lowest_of(yields).is_some()
             })
         };
         let grant = grant.map_err(|refusal| {
@@ -199,12 +200,6 @@ fn remove_ended(sessions: &mut HttpSessionTable, now: Instant) {
     for id in ended {
         sessions.remove(&id);
     }
-}
-
-/// Removes the session of a user that was not used for longest. Returns false if there is none.
-fn remove_oldest_of(sessions: &mut HttpSessionTable, holder: &Holder) -> bool {
-    let oldest = sessions.lowest_of(holder).map(|(_, id)| id.clone());
-    oldest.is_some_and(|id| sessions.remove(&id).is_some())
 }
 
 /// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS

@@ -1,5 +1,5 @@
-//! A connection: its two ends, the requests that it starts, and the responses that it writes. The
-//! loop around them is in [`crate::connection_loop`].
+//! A connection: its two ends, its budgets, and the responses that it writes.
+//! [`crate::connection_loop`] has the loop around them, [`crate::serve`] the requests.
 //!
 //! Memory is bounded. Requests and responses take room in budgets that all connections share
 //! ([`kafka_connections::MemoryBudget`]). A client must keep to a minimum rate
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::connection_error::ConnectionError;
 use crate::connection_loop::ConnectionLoop;
-use crate::file_run::{LoadError, load_run};
+use crate::file_run::{LoadError, load_leading_chunks};
 use crate::kafka_server::KafkaServer;
 use crate::metrics::add;
 use crate::request::ConnectionState;
@@ -124,7 +124,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                 self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
                 continue;
             }
-            match load_run(&mut chunks, &self.kafka.loader).await {
+            match load_leading_chunks(&mut chunks, &self.kafka.loader).await {
                 Ok(loaded) => {
                     self.write_chunks(vec![ResponseChunk::Loaded(loaded)], &mut pace).await?;
                 }

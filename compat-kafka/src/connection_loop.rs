@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::conn::{DRAIN_MAX, KafkaConnection, wait_for_stop};
 use crate::connection_error::ConnectionError;
-use crate::frame_reader::{ReceivedRequest, RequestFrame, RequestFrameReader, RequestKind};
+use crate::frame_reader::{ReceivedRequest, RequestFrameReader, RequestKind};
 use crate::metrics::add;
 use crate::request::{BadRequest, ResponseFuture, ResponseResult};
 use crate::response::KafkaResponse;
@@ -272,13 +272,11 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         Ok(())
     }
 
-    /// Serves a request, which holds its share of the budget until it is served. Its response takes
-    /// a share of the budget for responses then.
+    /// Serves a request. It holds its share of the budget for requests until its response is ready.
+    /// The response then takes a share of the budget for responses.
     fn serve(&self, request: ReceivedRequest) -> Result<ResponseFuture, ConnectionError> {
-        let ReceivedRequest { context, frame, body, .. } = request;
-        let RequestFrame { bytes, permit } = frame;
-        let (frame_bytes, is_only) = (bytes.len(), self.in_flight.is_empty());
-        drop(bytes);
+        let ReceivedRequest { context, body, frame_bytes, permit, .. } = request;
+        let is_only = self.in_flight.is_empty();
         let (api, version) = (context.api_key, context.version);
         let serving = self.connection.serve(context, body, frame_bytes)?;
         let kafka = Arc::clone(&self.connection.kafka);

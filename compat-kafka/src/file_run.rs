@@ -147,7 +147,7 @@ impl LoadedRuns {
 ///
 /// # Panics
 /// The first chunk is in memory.
-pub(crate) async fn load_run(
+pub(crate) async fn load_leading_chunks(
     chunks: &mut VecDeque<ResponseChunk>,
     loader: &FileLoader,
 ) -> Result<LoadedRuns, LoadError> {

@@ -1,4 +1,4 @@
-//! Reads requests from a socket, within memory budgets: their frames, and the headers in these.
+//! Reads requests from a socket, within memory budgets: frames, and their headers.
 //!
 //! The buffer of a large frame grows as its bytes arrive, out of a budget that all connections
 //! share. Small frames have a budget of their own, so that large ones cannot keep them out. One
@@ -51,11 +51,14 @@ pub(crate) struct RequestFrame {
 pub(crate) struct ReceivedRequest {
     pub(crate) kind: RequestKind,
     pub(crate) context: RequestContext,
-    pub(crate) frame: RequestFrame,
     pub(crate) body: Bytes,
+    /// The number of bytes of its frame.
+    pub(crate) frame_bytes: usize,
+    /// Its share of the budget.
+    pub(crate) permit: Option<QuotaPermit>,
 }
 
-/// The wait of a request that is served.
+/// The kinds of requests, by what they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     /// A produce request waits for the disk. Others may join it.
@@ -66,16 +69,15 @@ pub(crate) enum RequestKind {
     Other,
 }
 
-impl ReceivedRequest {
-    fn new(context: RequestContext, frame: RequestFrame, body: Bytes) -> ReceivedRequest {
-        let kind = if context.api_key == ApiKey::Produce as i16 {
+impl RequestKind {
+    fn of(context: &RequestContext, body: &Bytes) -> RequestKind {
+        if context.api_key == ApiKey::Produce as i16 {
             RequestKind::Produce
-        } else if link::is_produce(&context, &body) {
+        } else if link::is_produce(context, body) {
             RequestKind::LinkProduce
         } else {
             RequestKind::Other
-        };
-        ReceivedRequest { kind, context, frame, body }
+        }
     }
 }
 
@@ -337,24 +339,27 @@ impl RequestFrameReader {
 impl<S: ByteStream> KafkaConnection<S> {
     /// Decodes a request's header.
     fn read_header(&self, frame: RequestFrame) -> Result<ReceivedRequest, ConnectionError> {
+        let RequestFrame { bytes, permit } = frame;
+        let frame_bytes = bytes.len();
         if self.state.authentication.expects_bare_message() {
-            let body = frame.bytes.clone();
-            let context = self.context(BARE_MESSAGE, 0, RequestHeader::default());
-            return Ok(ReceivedRequest::new(context, frame, body));
+            let (kind, context) =
+                (RequestKind::Other, self.context(BARE_MESSAGE, 0, RequestHeader::default()));
+            return Ok(ReceivedRequest { kind, context, body: bytes, frame_bytes, permit });
         }
-        let opened = header(frame.bytes.clone());
-        if opened.is_err() {
+        let split = split_header(bytes);
+        if split.is_err() {
             add(&self.kafka.metrics().bad_frames, 1);
         }
-        let (api_key, version, header, body) = opened?;
+        let (api_key, version, header, body) = split?;
         if api_key == BARE_MESSAGE {
             // It stands for messages without a header, and comes from no client.
             let reason = "there is no such API".to_owned();
             return Err(BadRequest { api: api_key, version, reason }.into());
         }
-        self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
+        self.kafka.metrics().count_request(api_key, frame_bytes + 4);
         let context = self.context(api_key, version, header);
-        Ok(ReceivedRequest::new(context, frame, body))
+        let kind = RequestKind::of(&context, &body);
+        Ok(ReceivedRequest { kind, context, body, frame_bytes, permit })
     }
 
     fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
@@ -372,14 +377,18 @@ impl<S: ByteStream> KafkaConnection<S> {
 }
 
 /// Splits a frame into its header and its body.
-pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes), BadRequest> {
+pub(crate) fn split_header(
+    mut frame: Bytes,
+) -> Result<(i16, i16, RequestHeader, Bytes), BadRequest> {
     let (Some(api), Some(version)) = (i16_at(&frame, 0), i16_at(&frame, 2)) else {
         let reason = format!("a request has a header of 8 bytes and more. bytes={}", frame.len());
         return Err(BadRequest { api: -1, version: -1, reason });
     };
     let bad = |reason| BadRequest { api, version, reason };
     let header_version = match ApiKey::try_from(api) {
-        Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED_VERSIONS.max => 2,
+        Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED_VERSIONS.max => {
+            FLEXIBLE_HEADER
+        }
         Ok(key)
             if version >= 0 && (key.valid_versions().max >= version || is_served(api, version)) =>
         {

@@ -20,12 +20,12 @@ use rdma::protocol::{
 use rdma::{LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
 use tokio::time::timeout;
 
-use crate::file_run::{LoadError, load_run};
+use crate::file_run::{LoadError, load_leading_chunks};
 use crate::kafka_server::KafkaServer;
 use crate::link_session::{OpenLink, refuse};
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::serve;
+use crate::serve::serve_api;
 
 /// The longest time that a client waits while others open links.
 const OPENING_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -170,7 +170,7 @@ async fn answer_call(
         context.connection.request_quotas.clear_stalled();
     }
     let inner = RequestContext { api_key: call.api_key, version: call.version, ..context.clone() };
-    let response = serve::serve(Arc::clone(&kafka), inner, body, request_bytes)?.await?;
+    let response = serve_api(Arc::clone(&kafka), inner, body, request_bytes)?.await?;
     drop(share);
     // Kafka has no response to Produce with acks=0.
     let Some(response) = response else { return Ok(None) };
@@ -290,7 +290,8 @@ async fn write_chunks(
     while !chunks.is_empty() {
         let mut pieces = Vec::new();
         if chunks.front().is_some_and(|chunk| !chunk.is_in_memory()) {
-            let loaded = load_run(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?;
+            let loaded =
+                load_leading_chunks(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?;
             pieces.extend(loaded.into_pieces());
             loaded_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
         }

@@ -9,7 +9,7 @@ use engine::{DataFile, EntryPayload, PayloadLocation};
 use kafka_connections::{ConnectionQuota, MemoryBudgetError, QuotaPermit, units};
 
 use crate::corruption::RunningChecksum;
-use crate::file_run::{FileLoader, LoadError, LoadedRuns, load_run};
+use crate::file_run::{FileLoader, LoadError, LoadedRuns, load_leading_chunks};
 
 /// A response up to this size needs no room in the budget if its connection has no other. So a
 /// client that asks for little can always be answered.
@@ -161,7 +161,7 @@ impl KafkaResponse {
         let first = self.chunks.iter().position(|chunk| !chunk.is_in_memory());
         let Some(first) = first else { return Ok(()) };
         let mut rest = self.chunks.split_off(first);
-        self.chunks.push_back(ResponseChunk::Loaded(load_run(&mut rest, loader).await?));
+        self.chunks.push_back(ResponseChunk::Loaded(load_leading_chunks(&mut rest, loader).await?));
         self.chunks.append(&mut rest);
         Ok(())
     }

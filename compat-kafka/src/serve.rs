@@ -1,5 +1,5 @@
-//! Serves a request: whether its client has logged in, its quotas, the room for what decoding takes,
-//! and the handler of its API.
+//! Serves a request: checks its login, applies its quotas, takes room for a large body, and calls the
+//! handler of its API.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         Ok(LoginCheck::Allowed)
     }
 
-    /// Serves a request. It has `frame_bytes` bytes.
+    /// Serves a request. It has `request_bytes` bytes.
     ///
     /// # Errors
     /// It comes without the login that it needs, or its API is not served in this version.
@@ -52,14 +52,16 @@ impl<S: ByteStream> KafkaConnection<S> {
         &self,
         context: RequestContext,
         body: Bytes,
-        frame_bytes: usize,
+        request_bytes: usize,
     ) -> Result<ResponseFuture, ConnectionError> {
         let (kafka, api) = (Arc::clone(&self.kafka), context.api_key);
-        Ok(match (self.check_login(api)?, api) {
-            (LoginCheck::Interrupted, _) => Box::pin(refuse_in_login(kafka, context, body)),
-            (LoginCheck::Allowed, LINK_API_KEY) => Box::pin(link::handle(kafka, context, body)),
-            (LoginCheck::Allowed, BARE_MESSAGE) => Box::pin(handle_bare(kafka, context, body)),
-            (LoginCheck::Allowed, _) => serve(kafka, context, body, frame_bytes)?,
+        if let LoginCheck::Interrupted = self.check_login(api)? {
+            return Ok(Box::pin(refuse_in_login(kafka, context, body)));
+        }
+        Ok(match api {
+            LINK_API_KEY => Box::pin(link::handle(kafka, context, body)),
+            BARE_MESSAGE => Box::pin(handle_bare(kafka, context, body)),
+            _ => serve_api(kafka, context, body, request_bytes)?,
         })
     }
 }
@@ -75,7 +77,7 @@ enum LoginCheck {
 ///
 /// # Errors
 /// The API is not served in this version.
-pub(crate) fn serve(
+pub(crate) fn serve_api(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
     body: Bytes,
@@ -108,7 +110,7 @@ fn serve_unlimited(
         let reason = "this API is not served in this version".to_owned();
         return Err(BadRequest { api, version, reason });
     };
-    // Batches must not overtake each other while they wait for it, and take it in their turn.
+    // Produce takes its room itself, in its turn: batches must not overtake each other.
     if body.len() < LONG_BODY_BYTES || api == ApiKey::Produce as i16 {
         return Ok(row.call(kafka, context, body));
     }

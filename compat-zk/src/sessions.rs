@@ -102,9 +102,13 @@ pub(crate) enum SessionUse {
     Connected,
 }
 
-/// The order in which the sessions of a holder are closed: by use, then by when that began, in the
-/// server's milliseconds.
-type SessionRank = (SessionUse, u64);
+/// The order in which the sessions of a holder are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SessionRank {
+    usage: SessionUse,
+    /// In the server's milliseconds.
+    since_ms: u64,
+}
 
 /// A session that was taken out of the table, and its holder.
 #[derive(Debug)]
@@ -132,7 +136,12 @@ impl LiveSessions {
 
     /// Adds a session that nothing is known of but its holder: it counts as idle.
     pub(crate) fn insert(&mut self, session: Arc<LiveSession>, grant: BudgetGrant, now_ms: u64) {
-        self.0.insert(session.id, session, grant, (SessionUse::Idle, now_ms));
+        self.0.insert(
+            session.id,
+            session,
+            grant,
+            SessionRank { usage: SessionUse::Idle, since_ms: now_ms },
+        );
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<RemovedSession> {
@@ -141,7 +150,7 @@ impl LiveSessions {
     }
 
     pub(crate) fn set_use(&mut self, id: SessionId, usage: SessionUse, now_ms: u64) {
-        self.0.set_rank(&id, (usage, now_ms));
+        self.0.set_rank(&id, SessionRank { usage, since_ms: now_ms });
     }
 
     /// Charges a session to another holder, which uses it from now on.
@@ -166,7 +175,7 @@ impl LiveSessions {
         tree: &ZnodeTree,
     ) -> Option<RemovedSession> {
         loop {
-            let ((usage, since_ms), id) = *self.0.lowest_of(holder)?;
+            let (SessionRank { usage, since_ms }, id) = *self.0.lowest_of(holder)?;
             let has_ephemerals =
                 || tree.session(id).is_some_and(|session| session.ephemerals().len() > 0);
             let has_writes = || self.get(id).is_some_and(|session| session.has_writes());

@@ -1,4 +1,5 @@
-//! Lists the devices in sysfs.
+//! Lists the devices: by name from sysfs, or from libibverbs with the feature `ibverbs`; their ports
+//! and GIDs from sysfs.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -19,8 +20,7 @@ pub enum DiscoverError {
         path: PathBuf,
         source: io::Error,
     },
-    /// libibverbs does not list the devices.
-    #[cfg(feature = "ibverbs")]
+    /// libibverbs does not list the devices. Only with the feature `ibverbs`.
     #[error("ibv_get_device_list failed: {0}")]
     List(io::Error),
     /// A file of a device has a value that no known kernel writes.
@@ -38,7 +38,6 @@ impl From<DiscoverError> for io::Error {
     fn from(error: DiscoverError) -> io::Error {
         let kind = match &error {
             DiscoverError::Read { source, .. } => source.kind(),
-            #[cfg(feature = "ibverbs")]
             DiscoverError::List(source) => source.kind(),
             DiscoverError::Unexpected { .. } => io::ErrorKind::InvalidData,
         };

@@ -2,8 +2,8 @@
 //! server (F25 of the papers).
 //!
 //! - [`devices`] lists the RDMA devices of the machine, from `/sys/class/infiniband`, where the
-//!   kernel shows InfiniBand, RoCE and iWARP devices alike. It needs neither a library nor a
-//!   privilege.
+//!   kernel shows InfiniBand, RoCE and iWARP devices alike. It needs no privilege, and
+//!   without the feature `ibverbs` no library.
 //! - [`VerbsLink`] is the server's end of a link: it writes into its client's memory, and reads
 //!   from it. The client exposes memory ([`ExposedMemory`]) through its end ([`PeerEnd`]), and its
 //!   program takes no part in a transfer.
@@ -12,8 +12,8 @@
 //! - [`protocol`] has the messages by which both sides learn each other's [`LinkAddress`] and
 //!   [`RemoteRegion`]. This crate does not send them.
 //!
-//! libibverbs is opened when it is first needed: a program with this crate starts on a machine
-//! without it.
+//! Without the feature `ibverbs`, libibverbs is opened when it is first needed, so a program with
+//! this crate starts on a machine without it. With the feature the program is linked with it.
 
 mod address;
 mod choice;

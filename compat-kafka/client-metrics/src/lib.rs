@@ -283,13 +283,13 @@ impl ClientMetricsState {
         now: Instant,
     ) -> Result<&mut ClientInstance, ResponseError> {
         if !self.instances.contains(&id) {
-            let known = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+            let slot = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
             let overhead = ClientInstance::overhead_bytes(client) as u64;
             let bytes = self.bytes_budget.take(holder, overhead);
             let bytes = bytes.map_err(|_| ResponseError::ThrottlingQuotaExceeded)?;
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
             let instance = ClientInstance::new(client.clone(), self.version, requested, bytes);
-            self.instances.insert(id, instance, known, now);
+            self.instances.insert(id, instance, slot, now);
         }
         self.instances.set_rank(&id, now);
         let instance = self.instances.get_mut(&id).expect("it was just looked up");
@@ -309,18 +309,17 @@ impl ClientMetricsState {
         let budget = Arc::clone(&self.instance_budget);
         let permit = budget.take_evicting(holder, 1, |refusal| {
             let yields = refusal.yields.as_ref();
-            let longest = yields.and_then(|yields| self.instances.lowest_of(yields));
-            longest.copied().is_some_and(|(_, id)| self.instances.remove(&id).is_some())
+            yields.is_some_and(|yields| self.instances.remove_lowest_of(yields).is_some())
         });
         permit.ok()
     }
 
     fn expire(&mut self, now: Instant) {
-        let over = self.instances.iter().filter(|(_, instance, seen)| {
+        let expired = self.instances.iter().filter(|(_, instance, seen)| {
             now - *seen > EXPIRY_MIN.max(instance.requested.interval * 3)
         });
-        let over: Vec<Uuid> = over.map(|(id, ..)| *id).collect();
-        for id in over {
+        let expired: Vec<Uuid> = expired.map(|(id, ..)| *id).collect();
+        for id in expired {
             self.instances.remove(&id);
         }
     }

@@ -43,10 +43,10 @@ const PARTITIONS: BudgetSpec = BudgetSpec {
 };
 
 /// A session that requests share.
-pub type SharedFetchSession = Arc<tokio::sync::Mutex<FetchSession>>;
+type SharedFetchSession = Arc<tokio::sync::Mutex<FetchSession>>;
 
-/// A session, for the request that has its turn.
-pub type OwnedFetchSession = OwnedMutexGuard<FetchSession>;
+/// A session under its lock, for the request that has its turn.
+pub type LockedFetchSession = OwnedMutexGuard<FetchSession>;
 
 /// A request that goes on with a session.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub struct FetchSessionRequest<'a> {
     pub epoch: i32,
     /// True if it names topics by their ids.
     pub is_by_id: bool,
+    /// The partitions that join the session, or change.
+    pub topics: Vec<FetchTopic>,
     /// The partitions that leave the session.
     pub forgotten: &'a [ForgottenTopic],
 }
@@ -99,14 +101,14 @@ impl FetchSessions {
         }
     }
 
-    /// Opens a session. Returns its id, or `None` if there is no room. The id follows from
-    /// `random`, so that no client of a server before this one has it.
+    /// Opens a session. Returns its id, with the session; or `None` if there is no room. The id
+    /// follows from `random`, so that no client of a server before this one has it.
     pub fn open(
         &self,
         session: FetchSession,
         holder: &Holder,
         random: u32,
-    ) -> Option<(i32, SharedFetchSession)> {
+    ) -> Option<(i32, LockedFetchSession)> {
         let (now, partitions) = (Instant::now(), session.partition_count());
         let new = NewSession { holder, partitions, now };
         let mut open = self.open.lock();
@@ -120,25 +122,25 @@ impl FetchSessions {
         let session = Arc::new(tokio::sync::Mutex::new(session));
         let opened = OpenSession { session: Arc::clone(&session), partitions: grant, opened: now };
         open.table.insert(id, opened, slot, now);
-        Some((id, session))
+        let locked = session.try_lock_owned().expect("nobody else has it yet");
+        Some((id, locked))
     }
 
-    /// Goes on with a session: a request of this epoch, which changes its partitions. The session
-    /// comes with its id, unless it is closed by this: without partitions, or with more than there
-    /// is room for.
+    /// Resumes a session for a request, and updates its partitions. The id is `None` if that closes
+    /// the session: it has no partitions left, or no room for them.
     ///
     /// # Errors
-    /// There is no such session, or it goes on otherwise.
+    /// The session does not exist, the epoch is not its next one, or topics are named in another
+    /// way.
     pub async fn resume(
         &self,
-        request: &FetchSessionRequest<'_>,
-        topics: Vec<FetchTopic>,
-    ) -> Result<(Option<i32>, OwnedFetchSession), ResponseError> {
+        request: FetchSessionRequest<'_>,
+    ) -> Result<(Option<i32>, LockedFetchSession), ResponseError> {
         let id = request.id;
         let shared = self.find(id).ok_or(ResponseError::FetchSessionIdNotFound)?;
         let mut session = Arc::clone(&shared).lock_owned().await;
         session.begin(request.epoch, request.is_by_id)?;
-        session.update(topics, request.forgotten);
+        session.update(request.topics, request.forgotten);
         let partitions = session.partition_count();
         if partitions == 0 {
             self.close(id);
@@ -225,8 +227,9 @@ impl OpenSessions {
     /// Evicts a session of the holder with the most, if that is not the one that needs room.
     fn evict_of_others(&mut self, refusal: &BudgetError, holder: &Holder) -> bool {
         let yields = refusal.yields.as_ref().filter(|yields| *yields != holder);
-        let longest = yields.and_then(|yields| self.table.lowest_of(yields));
-        self.evict(longest.map(|(_, id)| *id))
+        let evicted = yields.and_then(|yields| self.table.remove_lowest_of(yields));
+        self.evicted += u64::from(evicted.is_some());
+        evicted.is_some()
     }
 
     /// Evicts the smallest session if it is smaller than the new one, and not new itself. Where

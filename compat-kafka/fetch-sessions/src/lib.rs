@@ -11,5 +11,5 @@ mod fetch_sessions;
 
 pub use fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic, TopicNumber};
 pub use fetch_sessions::{
-    FetchSessionCounts, FetchSessionRequest, FetchSessions, OwnedFetchSession, SharedFetchSession,
+    FetchSessionCounts, FetchSessionRequest, FetchSessions, LockedFetchSession,
 };

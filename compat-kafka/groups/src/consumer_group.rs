@@ -7,8 +7,8 @@
 //! `assign` (the assignors), `commit` and `describe`; `stored` is what survives a restart. This
 //! file has what they share.
 //!
-//! An answer shows only what is stored, as [`ModernGroup`] says, which share and streams groups are
-//! made of too.
+//! It is made of a [`ModernGroup`], as share and streams groups are: an answer shows only what is
+//! stored.
 //!
 //! Invariant: a partition has at most one holder, to which it is assigned or which has not
 //! confirmed that it gave it up. It is asserted in [`ConsumerGroup::count`].

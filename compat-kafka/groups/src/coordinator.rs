@@ -359,8 +359,8 @@ impl GroupCoordinator {
         .await
     }
 
-    /// Handles a heartbeat of a member with an epoch by `act`. It returns when what the answer shows
-    /// is stored: the changes of the member that `member_id` finds in it.
+    /// Handles a heartbeat by `act`, and returns its answer once the changes of the member in it
+    /// (`member_id`) are stored.
     async fn modern_heartbeat<A>(
         &self,
         group: &str,

@@ -67,7 +67,8 @@ impl Group {
         }
     }
 
-    /// The state that it has alike with others, if its members have epochs.
+    /// The state common to groups whose members have epochs; `None` for a classic group and a
+    /// closed one.
     pub(super) fn modern(&self) -> Option<&dyn ModernState> {
         match self {
             Group::Consumer(group) => Some(&group.base),

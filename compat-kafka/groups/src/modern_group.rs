@@ -1,9 +1,9 @@
-//! The state that groups of the consumer, share and streams protocols have alike: members with
-//! epochs, whose assignment the server computes. It is Kafka's `ModernGroup`.
+//! The state that consumer, share and streams groups have in common, as in Kafka's `ModernGroup`:
+//! members with epochs, whose assignment the server computes.
 //!
-//! An answer shows only what is stored: each change has a number, and the caller keeps an answer
-//! back until all changes up to [`ModernGroup::unsaved_change_of`] its member are. A write that
-//! failed is tried again with the next, and until then it is as if the answers had been lost.
+//! An answer shows only stored state. Each change has a number; the caller holds an answer until the
+//! log has the change that [`ModernState::unsaved_change_of`] returns for its member. A failed write
+//! is retried with the next one; until then the answers count as lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub type CommittedPartition = (TopicId, u32);
 
 /// A member of such a group.
 pub(super) trait ModernMember {
-    /// What it is to have once it has given up what others are to have.
+    /// The assignment that a member moves to.
     type Target: PartialEq;
 
     fn epoch(&self) -> i32;
@@ -56,7 +56,7 @@ pub(super) struct ModernGroup<M> {
     /// The epoch of the members' targets. It is never above `epoch`.
     pub(super) assignment_epoch: i32,
     /// The time at which the targets were computed, if that was in this incarnation.
-    pub(super) assigned_at: Option<Duration>,
+    assigned_at: Option<Duration>,
     /// A hash of the topics at `epoch`.
     pub(super) topics_hash: u64,
     /// By id.
@@ -218,14 +218,14 @@ impl<M: ModernMember> ModernGroup<M> {
         self.topics_hash = header.topics_hash;
     }
 
-    /// Ends it once all members are put: the log has all of this.
+    /// Ends a restore, after all members are put. Nothing is unsaved then.
     pub(super) fn end_restore(&mut self, now: Duration, header: &GroupHeader) {
         self.empty_since = self.members.is_empty().then_some(now);
         self.unsaved = UnsavedChanges::restored(header.changes);
     }
 
-    /// Takes the changes that the log lacks, with the number of the last one. Besides members the
-    /// log may have `others`; `encode` gets the id of one, with the member if it is one.
+    /// Takes the changes that the log lacks, with the number of the last one. `others` are the ids
+    /// of stored entries besides members. `encode` gets each id, with its member if it has one.
     pub(super) fn take_unsaved<'a>(
         &'a mut self,
         others: impl IntoIterator<Item = &'a String>,
@@ -321,7 +321,7 @@ impl<M: ModernMember> ModernState for ModernGroup<M> {
 /// A member as it is stored.
 pub(super) trait StoredMember: DeserializeOwned {
     /// The first byte of the header of its group.
-    const GROUP: u8;
+    const HEADER_VERSION: u8;
 }
 
 /// The state of a group that survives a restart.
@@ -336,7 +336,7 @@ pub struct StoredModernGroup<M> {
 impl<M: StoredMember> StoredModernGroup<M> {
     /// Returns true if bytes of the log are of a group of this kind.
     pub fn is_one(stored: &StoredGroup) -> bool {
-        stored.snapshot.first() == Some(&M::GROUP)
+        stored.snapshot.first() == Some(&M::HEADER_VERSION)
     }
 
     /// Decodes it from the log.
@@ -345,7 +345,7 @@ impl<M: StoredMember> StoredModernGroup<M> {
     /// The bytes are not a group of this kind.
     pub fn decode(stored: &StoredGroup) -> Result<StoredModernGroup<M>, GroupSnapshotError> {
         Ok(StoredModernGroup {
-            header: decode_versioned(M::GROUP, &stored.snapshot)?,
+            header: decode_versioned(M::HEADER_VERSION, &stored.snapshot)?,
             members: decode_members(&stored.members)?,
         })
     }

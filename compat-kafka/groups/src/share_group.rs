@@ -3,7 +3,8 @@
 //!
 //! This is its membership: the members, and the partitions that each fetches from. Several members
 //! may have the same partition, so nobody waits until another has given one up: a member has its
-//! target with its next heartbeat. The records that a member has are in `crate::share`.
+//! target with its next heartbeat. The records that a member has are in the crate
+//! `kafka-share-groups`.
 //!
 //! A state machine, made of a [`ModernGroup`] as a consumer group is, and stored as that is: an
 //! answer shows only what is stored. `heartbeat` is the operation of members, `assign` the assignor,

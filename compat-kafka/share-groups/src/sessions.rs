@@ -4,12 +4,10 @@
 //! A session belongs to a connection: when that ends, the member may have lost what it was given,
 //! and its records are released at once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use admission::{
-    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder, SessionTable,
-};
+use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
 use engine::TopicId;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
@@ -48,6 +46,8 @@ pub(crate) struct ShareSession {
     /// The epoch of the next request.
     epoch: i32,
     partitions: SessionPartitions,
+    /// Held until it ends.
+    _slot: BudgetGrant,
     /// For its partitions.
     grant: BudgetGrant,
 }
@@ -77,8 +77,8 @@ pub struct ShareSessions {
 
 #[derive(Debug, Default)]
 struct OpenSessions {
-    /// Without ranks, because no session makes room for another.
-    table: SessionTable<Arc<SessionKey>, ShareSession, ()>,
+    /// No session makes room for another, so they have no ranks.
+    table: HashMap<SessionKey, ShareSession>,
     next_id: u64,
 }
 
@@ -103,20 +103,15 @@ impl ShareSessions {
         requested: impl Iterator<Item = SessionPartition>,
     ) -> Result<u64, BudgetError> {
         let mut open = self.open.lock();
-        open.table.remove::<SessionKey>(&key);
+        open.table.remove(&key);
         let mut partitions = SessionPartitions::default();
         partitions.add(requested);
         let count = partitions.ordered.len() as u64;
-        let (session, grant) =
-            (self.sessions.take(holder, 1)?, self.partitions.take(holder, count)?);
+        let (slot, grant) = (self.sessions.take(holder, 1)?, self.partitions.take(holder, count)?);
         open.next_id += 1;
         let id = open.next_id;
-        open.table.insert(
-            Arc::new(key),
-            ShareSession { id, epoch: 1, partitions, grant },
-            session,
-            (),
-        );
+        let session = ShareSession { id, epoch: 1, partitions, _slot: slot, grant };
+        open.table.insert(key, session);
         Ok(id)
     }
 
@@ -178,7 +173,7 @@ impl ShareSessions {
 
     /// True if any member of a group has a session.
     pub(crate) fn has_any_of(&self, group: &str) -> bool {
-        self.open.lock().table.iter().any(|(key, ..)| key.0 == group)
+        self.open.lock().table.keys().any(|(group_id, _)| group_id == group)
     }
 
     pub fn counts(&self) -> ShareSessionCounts {

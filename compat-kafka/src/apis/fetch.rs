@@ -14,7 +14,7 @@ use engine::security::{Operation, Resource};
 use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
 use kafka_connections::{QuotaPermit, units};
 use kafka_fetch_sessions::{
-    FetchOutcome, FetchSession, FetchSessionRequest, OwnedFetchSession, ResolvedFetchTopic,
+    FetchOutcome, FetchSession, FetchSessionRequest, LockedFetchSession, ResolvedFetchTopic,
 };
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -78,7 +78,6 @@ pub(crate) async fn handle(
         let random = u32::from_be_bytes([a, b, c, d]);
         let holder = kafka.holder(&context);
         if let Some((id, session)) = kafka.fetch_sessions.open(session, &holder, random) {
-            let session = session.lock_owned().await;
             return fetch_in_session(&kafka, &context, &request, id, session).await;
         }
     }
@@ -92,14 +91,14 @@ async fn continue_session(
     context: &RequestContext,
     mut request: FetchRequest,
 ) -> ResponseResult {
-    let topics = std::mem::take(&mut request.topics);
-    let resumed = FetchSessionRequest {
+    let session_request = FetchSessionRequest {
         id: request.session_id,
         epoch: request.session_epoch,
         is_by_id: context.version >= BY_ID,
+        topics: std::mem::take(&mut request.topics),
         forgotten: &request.forgotten_topics_data,
     };
-    match kafka.fetch_sessions.resume(&resumed, topics).await {
+    match kafka.fetch_sessions.resume(session_request).await {
         Ok((id, session)) => {
             // A client whose response has no session opens another one.
             let id = id.unwrap_or(NO_SESSION);
@@ -139,7 +138,7 @@ async fn fetch_in_session(
     context: &RequestContext,
     request: &FetchRequest,
     id: i32,
-    mut session: OwnedFetchSession,
+    mut session: LockedFetchSession,
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();

@@ -21,7 +21,7 @@ use crate::kafka_server::KafkaServer;
 use crate::options::KafkaOptions;
 use crate::request::{ConnectionState, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::serve;
+use crate::serve::serve_api;
 
 const USER: &str = "alice";
 
@@ -103,7 +103,7 @@ impl TestAuthorizer {
     /// Serves a request of the user.
     pub(crate) async fn serve(&self, api_key: i16, version: i16, body: Bytes) -> ResponseResult {
         let context = self.context(api_key, version);
-        serve::serve(Arc::clone(&self.kafka), context, body, 0)?.await
+        serve_api(Arc::clone(&self.kafka), context, body, 0)?.await
     }
 
     /// Serves a request as if it came from a socket, and decodes the answer.

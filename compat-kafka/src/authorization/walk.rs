@@ -43,7 +43,8 @@ impl RequestTable {
 
     fn add_frame(&mut self, frame: Vec<u8>) {
         let (api, version, _, body) =
-            crate::frame_reader::header(Bytes::from(frame).slice(size_of::<i32>()..)).unwrap();
+            crate::frame_reader::split_header(Bytes::from(frame).slice(size_of::<i32>()..))
+                .unwrap();
         assert!(self.0.insert(api, (version, body)).is_none(), "{api} has two requests");
     }
 }

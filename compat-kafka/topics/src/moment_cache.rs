@@ -164,7 +164,7 @@ impl MomentCache {
     fn insert(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
         let id = self.topic_id(name);
         let make = || CachedView { name: name.into(), view: Arc::clone(&view) };
-        let cached = self.views.get_or_make(&id, make);
+        let cached = self.views.get_or_insert_with(&id, make);
         self.views.update_weight(&id);
         // Of two names with one id, the first has it.
         if *cached.name == *name { Arc::clone(&cached.view) } else { view }

@@ -3,7 +3,7 @@
 //! No lock is held over an await. The map's lock is released before a transactional id's is taken.
 //! A task of its own sees a queued event through, because the client may go away.
 //!
-//! This file has the requests; `state` has the steps of a transaction, and `expiry` what ends by
+//! This file has the requests; `steps` has the steps of a transaction, and `expiry` what ends by
 //! itself.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -27,7 +27,7 @@ use crate::transactional_id::{
 };
 
 mod expiry;
-mod state;
+mod steps;
 
 /// The number of transactional ids that are looked at before others have their turn.
 const IDS_PER_TURN: usize = 1000;

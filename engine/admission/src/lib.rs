@@ -3,7 +3,7 @@
 //! A [`Budget`] is a limit that all clients share, such as the number of connections, with an
 //! account for each [`Holder`]: a principal, or the network of a client that is not logged in.
 //! [`BudgetRegistry`] lists the budgets of a server. In a [`BudgetQueue`] holders wait for room, in
-//! turns. A [`SessionTable`] has what clients leave between requests, and says what makes room first. The crate knows no protocol, and does no I/O.
+//! turns. A [`SessionTable`] holds the sessions of clients, and finds the one that makes room.
 //!
 //! The rules of a budget:
 //! 1. While there is room, a holder may have more than its share, which is the limit divided by the
@@ -20,10 +20,10 @@ mod budget;
 mod holder;
 mod queue;
 mod registry;
-mod sessions;
+mod session_table;
 
 pub use budget::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetSpec};
 pub use holder::{Holder, network_of};
 pub use queue::{BudgetQueue, QueueGrant};
 pub use registry::{BudgetRegistry, BudgetSource, BudgetUsage, LargestHolder};
-pub use sessions::SessionTable;
+pub use session_table::SessionTable;

@@ -1,5 +1,5 @@
-//! From a batch to an entry: the appends that the engine hands to the store, and the decisions
-//! about them on the writer's thread, where the order of appends is known.
+//! Appends of the engine, and the decisions about them on the writer's thread, where the order of
+//! appends is known.
 
 use std::sync::Arc;
 

@@ -46,9 +46,9 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> LruCache<K, V> {
         self.state.lock().get(key)
     }
 
-    /// The value of a key. Creates it if it is missing: it is weighed, and makes others leave, by
-    /// [`LruCache::update_weight`].
-    pub fn get_or_make(&self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
+    /// The value of a key, created by `make` if it is missing. It is counted, but nothing is evicted
+    /// until [`LruCache::update_weight`].
+    pub fn get_or_insert_with(&self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         let mut state = self.state.lock();
         if let Some(value) = state.get(key) {
             return value;
@@ -139,13 +139,13 @@ mod tests {
         let recent = LruCache::new(100);
         let make = || TestWeight(AtomicUsize::new(40));
         for key in [1, 2, 1] {
-            recent.get_or_make(&key, make);
+            recent.get_or_insert_with(&key, make);
         }
-        recent.get_or_make(&3, make);
+        recent.get_or_insert_with(&3, make);
         recent.update_weight(&3);
         assert_eq!(recent.bytes(), 80);
         assert!(recent.get(&1).is_some(), "it was used after the other");
-        let second = recent.get_or_make(&2, make);
+        let second = recent.get_or_insert_with(&2, make);
         second.0.store(60, Ordering::Relaxed);
         recent.update_weight(&2);
         assert_eq!(recent.bytes(), 100);

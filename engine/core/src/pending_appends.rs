@@ -1,4 +1,4 @@
-//! Batches in flight to the disk.
+//! Appends on their way to the store: their room in flight, and how a batch becomes an append.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,6 +95,45 @@ impl EngineCore {
         drop(topics);
         PendingAppends { receiver, count }
     }
+
+    /// Queues an append of a wing, and syncs it before `done` is called, on the writer's thread and
+    /// in the order of the log. The caller limits how much is in flight.
+    pub fn append_wing(
+        &self,
+        log: LogId,
+        kind: u8,
+        payload: Payload,
+        wing: Arc<dyn WingAppend>,
+        done: impl FnOnce(Result<AppendReceipt, EngineError>) + Send + 'static,
+    ) {
+        let append = event_append(log, kind, payload, AppendNote::Wing(wing));
+        self.store.append(vec![append], Durability::Synced, move |mut results| {
+            done(results.pop().expect("one append, one result").map_err(EngineError::from));
+        });
+    }
+
+    /// Appends an event that concerns no state of the spine, and waits until it is on stable
+    /// storage.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub fn append_event_blocking(
+        &self,
+        log: LogId,
+        kind: u8,
+        payload: Vec<u8>,
+    ) -> Result<AppendReceipt, EngineError> {
+        let payload = Payload::without_header(payload.into());
+        let append = event_append(log, kind, payload, AppendNote::Event);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.store.append(vec![append], Durability::Synced, move |mut results| {
+            let _ = sender.send(results.pop().expect("one append, one result"));
+        });
+        if self.is_manually_stepped() {
+            while self.step() {}
+        }
+        Ok(receiver.recv().map_err(|_| EngineError::closing())??)
+    }
 }
 
 impl RecordBatch {
@@ -134,47 +173,6 @@ impl RecordBatch {
             crc_from: None,
             note: AppendNote::Records(note),
         }
-    }
-}
-
-impl EngineCore {
-    /// Queues an append of a wing, and syncs it before `done` is called, on the writer's thread and
-    /// in the order of the log. The caller limits how much is in flight.
-    pub fn append_wing(
-        &self,
-        log: LogId,
-        kind: u8,
-        payload: Payload,
-        wing: Arc<dyn WingAppend>,
-        done: impl FnOnce(Result<AppendReceipt, EngineError>) + Send + 'static,
-    ) {
-        let append = event_append(log, kind, payload, AppendNote::Wing(wing));
-        self.store.append(vec![append], Durability::Synced, move |mut results| {
-            done(results.pop().expect("one append, one result").map_err(EngineError::from));
-        });
-    }
-
-    /// Appends an event that concerns no state of the spine, and waits until it is on stable
-    /// storage.
-    ///
-    /// # Errors
-    /// The disk refuses it.
-    pub fn append_event_blocking(
-        &self,
-        log: LogId,
-        kind: u8,
-        payload: Vec<u8>,
-    ) -> Result<AppendReceipt, EngineError> {
-        let payload = Payload::without_header(payload.into());
-        let append = event_append(log, kind, payload, AppendNote::Event);
-        let (sender, receiver) = std::sync::mpsc::channel();
-        self.store.append(vec![append], Durability::Synced, move |mut results| {
-            let _ = sender.send(results.pop().expect("one append, one result"));
-        });
-        if self.is_manually_stepped() {
-            while self.step() {}
-        }
-        Ok(receiver.recv().map_err(|_| EngineError::closing())??)
     }
 }
 

@@ -307,7 +307,7 @@ impl KeyTableCache {
     }
 
     fn slot(&self, key: &TableKey) -> Arc<KeyTableSlot> {
-        self.by_topic.get_or_make(key, KeyTableSlot::default)
+        self.by_topic.get_or_insert_with(key, KeyTableSlot::default)
     }
 }
 
@@ -542,7 +542,7 @@ impl ViewTree {
         }
         let mut budget = ScanBudget::of(bytes_max);
         let slot_key = (self.table_key(topic), Box::from(name));
-        let slot = self.key_tables.searches.get_or_make(&slot_key, KeyTableSlot::default);
+        let slot = self.key_tables.searches.get_or_insert_with(&slot_key, KeyTableSlot::default);
         let mut cached = slot.table.lock().await;
         if cached.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
             *cached = None;

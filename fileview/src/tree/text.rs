@@ -181,11 +181,11 @@ pub(crate) fn text_of(
         RecordRenderer::new(&range.topic, range.partition.index, format, RecordSelection::all())
             .map_err(|error| TreeError::Moment(error.to_string()))?;
     let new_text = || PartitionText::new(range, renderer.clone(), key.3, options);
-    let text = texts.get_or_make(&key, new_text);
+    let text = texts.get_or_insert_with(&key, new_text);
     // Everything that was measured has been removed, so the positions of the rest are unknown.
     if text.reach.load(Ordering::Relaxed) < range.partition.start().0 {
         texts.remove(&key, &text);
-        return Ok(texts.get_or_make(&key, new_text));
+        return Ok(texts.get_or_insert_with(&key, new_text));
     }
     Ok(text)
 }

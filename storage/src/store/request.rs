@@ -1,4 +1,5 @@
-//! Requests to append, and their results.
+//! Requests to append: their types, their results, the writer's queue, and the half of [`Store`]
+//! that fills it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

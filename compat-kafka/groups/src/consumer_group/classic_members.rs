@@ -22,8 +22,8 @@ use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, MemberTimer};
 
 impl ConsumerGroup {
-    /// Joins a member, or lets it join again. Its answer may be given
-    /// once the member's changes are stored.
+    /// Joins a member, or lets it join again. Its answer may be given once the member's changes are
+    /// stored.
     pub fn classic_join(
         &mut self,
         now: Duration,

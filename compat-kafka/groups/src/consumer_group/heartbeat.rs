@@ -163,8 +163,8 @@ impl ConsumerGroup {
         })
     }
 
-    /// Handles a heartbeat that does not leave. Its answer may be given
-    /// once the member's changes are stored.
+    /// Handles a heartbeat that does not leave. Its answer may be given once the member's changes
+    /// are stored.
     pub fn heartbeat(
         &mut self,
         now: Duration,

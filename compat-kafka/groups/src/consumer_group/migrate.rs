@@ -60,7 +60,6 @@ impl ConsumerGroup {
         }
         group.subscription.refresh(now, topics);
         group.base.topics_hash = group.subscription.hash();
-        group.base.assigned_at = None;
         Ok(group)
     }
 

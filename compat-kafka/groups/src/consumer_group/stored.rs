@@ -56,7 +56,7 @@ pub struct ClassicMembershipSnapshot {
 pub type StoredConsumerGroup = StoredModernGroup<StoredConsumerMember>;
 
 impl StoredMember for StoredConsumerMember {
-    const GROUP: u8 = CONSUMER_GROUP;
+    const HEADER_VERSION: u8 = CONSUMER_GROUP;
 }
 
 impl StoredConsumerGroup {

@@ -34,7 +34,7 @@ pub struct StoredShareMember {
 pub type StoredShareGroup = StoredModernGroup<StoredShareMember>;
 
 impl StoredMember for StoredShareMember {
-    const GROUP: u8 = SHARE_GROUP;
+    const HEADER_VERSION: u8 = SHARE_GROUP;
 }
 
 impl StoredShareGroup {

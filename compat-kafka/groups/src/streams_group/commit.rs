@@ -1,4 +1,4 @@
-//! The checks before offsets are committed, fetched or deleted, or expire.
+//! The check before offsets are committed, and the topics whose offsets stay.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;

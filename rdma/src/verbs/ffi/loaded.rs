@@ -314,13 +314,14 @@ pub(crate) struct IbvWc {
     dlid_path_bits: u8,
 }
 
+/// Accessors, because the fields are private in `ibverbs-sys`.
 impl IbvWc {
     /// The number that was given with the work request.
     pub(crate) fn wr_id(&self) -> u64 {
         self.wr_id
     }
 
-    /// The status (`enum ibv_wc_status`) of a request that failed, and the device's own number.
+    /// The status (`enum ibv_wc_status`) of a failed request, and the vendor's error.
     pub(crate) fn error(&self) -> Option<(c_uint, u32)> {
         (self.status != WC_SUCCESS).then_some((self.status, self.vendor_err))
     }

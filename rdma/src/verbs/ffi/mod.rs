@@ -89,7 +89,8 @@ library! {
 ///
 /// # Errors
 ///
-/// The message of the dynamic linker: the library is not installed, or is not libibverbs.
+/// The message of the dynamic linker: the library is not installed, or is not libibverbs. Never with
+/// the feature `ibverbs`.
 pub(crate) fn library() -> Result<&'static VerbsLibrary, String> {
     static LOADED: OnceLock<Result<VerbsLibrary, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| VerbsLibrary::open().map_err(|error| error.to_string()));

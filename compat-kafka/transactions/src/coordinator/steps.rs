@@ -147,7 +147,7 @@ impl CoordinatorState {
     }
 
     /// Forgets the open transaction.
-    pub(super) fn close_ongoing(&self, state: &mut TransactionalId) {
+    fn close_ongoing(&self, state: &mut TransactionalId) {
         state.is_restored = false;
         let Some(ongoing) = state.ongoing.take() else { return };
         let mut pending = self.pending.lock();
@@ -253,7 +253,7 @@ impl CoordinatorState {
     }
 
     /// Writes markers until all are there.
-    pub(super) async fn write_markers(
+    async fn write_markers(
         &self,
         slot: &TransactionSlot,
         end: TransactionEnd,
@@ -347,7 +347,7 @@ impl CoordinatorState {
     }
 
     /// The topic of each partition's log.
-    pub(super) fn topic_ids(&self) -> HashMap<engine::LogId, engine::TopicId> {
+    fn topic_ids(&self) -> HashMap<engine::LogId, engine::TopicId> {
         let topics = self.engine.topics().all();
         let partitions_of = |topic: Arc<Topic>| {
             let id = topic.id;

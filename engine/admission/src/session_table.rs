@@ -6,8 +6,8 @@ use std::hash::Hash;
 
 use crate::{BudgetGrant, Holder};
 
-/// Sessions by id, each with its part of a budget and a rank: the lowest makes room first. That of
-/// a holder is found without looking at the others.
+/// Sessions by id. Each holds a grant of a budget and has a rank; the lowest rank makes room first.
+/// The lowest of a holder is found without a scan.
 #[derive(Debug)]
 pub struct SessionTable<K, S, R> {
     by_id: HashMap<K, SessionEntry<S, R>>,
@@ -75,7 +75,7 @@ impl<K: Clone + Eq + Hash + Ord, S, R: Copy + Ord> SessionTable<K, S, R> {
         self.by_holder.get(holder).map_or(0, BTreeSet::len)
     }
 
-    /// Inserts a session. One that had its id goes.
+    /// Inserts a session. It replaces one with the same id.
     pub fn insert(&mut self, id: K, session: S, grant: BudgetGrant, rank: R) {
         self.remove(&id);
         let ranks = self.by_holder.entry(grant.holder().clone()).or_default();
@@ -111,6 +111,12 @@ impl<K: Clone + Eq + Hash + Ord, S, R: Copy + Ord> SessionTable<K, S, R> {
         entry.grant.hand_over(holder);
         let holder = entry.grant.holder().clone();
         self.by_holder.entry(holder).or_default().insert(key);
+    }
+
+    /// Takes out the session of a holder with the lowest rank.
+    pub fn remove_lowest_of(&mut self, holder: &Holder) -> Option<S> {
+        let (_, id) = self.lowest_of(holder)?.clone();
+        self.remove(&id).map(|(session, _)| session)
     }
 
     /// The session of a holder with the lowest rank.
