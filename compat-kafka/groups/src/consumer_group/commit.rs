@@ -9,7 +9,7 @@ use super::super::subscriptions::GroupSubscriptions;
 use super::ConsumerGroup;
 
 impl ConsumerGroup {
-    /// [`ModernGroup::check_commit`](super::super::modern_group::ModernGroup::check_commit)
+    /// Checks whether this client may commit offsets: `ModernGroup::check_commit`.
     pub fn check_commit(
         &self,
         fence: &CommitFence,

@@ -14,8 +14,8 @@ use super::StreamsGroup;
 use super::topology::Topology;
 
 impl StreamsGroup {
-    /// [`ModernGroup::check_commit`](super::super::modern_group::ModernGroup::check_commit): a
-    /// member has a partition as long as it has the task that reads it.
+    /// Checks whether this client may commit offsets: `ModernGroup::check_commit`. A member has a
+    /// partition as long as it has the task that reads it.
     pub fn check_commit(
         &self,
         fence: &CommitFence,
