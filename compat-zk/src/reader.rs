@@ -558,7 +558,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             let _session_write = session_write;
             drop(flight);
             // A session whose end the disk refuses goes on, until it expires.
-            let has_ended = ends_session && result.is_ok();
+            if ends_session && result.is_ok() {
+                // Before the reply: its place is free for a client that has it.
+                server.end_session(id);
+            }
             reply_to_write(&connection.output, tree, mark, &reply, result);
             connection.end_request();
             let mut turn = turn.0.lock();
@@ -567,9 +570,6 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 connection.end_request();
             }
             drop(turn);
-            if has_ended {
-                server.end_session(id);
-            }
             if ends_session {
                 connection.output.end();
             }
