@@ -154,7 +154,8 @@ fn a_moment_has_names_that_mean_it_wherever_one_is_asked_for() {
     }
     assert_eq!(shell.stdout_of(&["cat", "orders", "--at", "pin:audit..now"]), "two\n");
     let first = shell.stdout_of(&["consume", "orders", "--from-beginning", "-n", "1", "-f", "%m"]);
-    assert_eq!(same("orders/0:0"), first.trim());
+    // A stamp at the beginning of a millisecond is spelled by that.
+    assert_eq!(same("orders/0:0"), same(first.trim()));
     let names = json(&shell.stdout_of(&["moment", "pin:audit", "--json"]));
     assert_eq!(names["at"], then);
     let topic = format!("orders{}", names["topic_suffix"].as_str().expect("text"));
