@@ -18,6 +18,7 @@ use engine::files::{
 };
 use engine::{CoreOptions, Durability, EngineOptions};
 use hlc::{Cut, ManualClock, SysTime};
+use rustix::io::Errno;
 use storage::disk::{DiskFault, MemoryDisk};
 use testkit::engine::{EngineFixture, START};
 
@@ -79,17 +80,17 @@ fn errno<T: std::fmt::Debug>(result: Result<T, FileError>) -> i32 {
     result.expect_err("it is refused").errno()
 }
 
-const EPERM: i32 = 1;
-const ENOENT: i32 = 2;
-const EAGAIN: i32 = 11;
-const EEXIST: i32 = 17;
-const ENOTDIR: i32 = 20;
-const EISDIR: i32 = 21;
-const EINVAL: i32 = 22;
-const EFBIG: i32 = 27;
-const ENOSPC: i32 = 28;
-const ENAMETOOLONG: i32 = 36;
-const ENOTEMPTY: i32 = 39;
+const EPERM: i32 = Errno::PERM.raw_os_error();
+const ENOENT: i32 = Errno::NOENT.raw_os_error();
+const EAGAIN: i32 = Errno::AGAIN.raw_os_error();
+const EEXIST: i32 = Errno::EXIST.raw_os_error();
+const ENOTDIR: i32 = Errno::NOTDIR.raw_os_error();
+const EISDIR: i32 = Errno::ISDIR.raw_os_error();
+const EINVAL: i32 = Errno::INVAL.raw_os_error();
+const EFBIG: i32 = Errno::FBIG.raw_os_error();
+const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
+const ENAMETOOLONG: i32 = Errno::NAMETOOLONG.raw_os_error();
+const ENOTEMPTY: i32 = Errno::NOTEMPTY.raw_os_error();
 
 /// Options by which no written data stays in memory.
 fn nothing_in_memory() -> EngineOptions {

@@ -7,19 +7,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 /// Bytes are kept from the beginning of a file up to this offset.
 pub const LOW: u64 = 300 << 10;
 /// Bytes are also kept from this offset to the largest file size. Nobody writes in between.
 pub const HIGH: u64 = END - LOW;
 pub const END: u64 = 1 << 62;
 
-pub const EPERM: i32 = 1;
-pub const ENOENT: i32 = 2;
-pub const EEXIST: i32 = 17;
-pub const ENOTDIR: i32 = 20;
-pub const EISDIR: i32 = 21;
-pub const EINVAL: i32 = 22;
-pub const ENOTEMPTY: i32 = 39;
+pub const EPERM: i32 = Errno::PERM.raw_os_error();
+pub const ENOENT: i32 = Errno::NOENT.raw_os_error();
+pub const EEXIST: i32 = Errno::EXIST.raw_os_error();
+pub const ENOTDIR: i32 = Errno::NOTDIR.raw_os_error();
+pub const EISDIR: i32 = Errno::ISDIR.raw_os_error();
+pub const EINVAL: i32 = Errno::INVAL.raw_os_error();
+pub const ENOTEMPTY: i32 = Errno::NOTEMPTY.raw_os_error();
 
 /// A file's bytes. Bytes in neither array are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::descriptor::watch_descriptor;
@@ -61,11 +62,11 @@ pub enum VerbsError {
 
 /// The advice for an error that has a usual cause.
 fn help(call: &str, error: &io::Error) -> &'static str {
-    match (call, error.raw_os_error()) {
-        ("ibv_reg_mr", Some(libc::ENOMEM | libc::EAGAIN)) => {
+    match (call, Errno::from_io_error(error)) {
+        ("ibv_reg_mr", Some(Errno::NOMEM | Errno::AGAIN)) => {
             "; raise the limit of locked memory (ulimit -l, or LimitMEMLOCK=infinity)"
         }
-        ("ibv_open_device", Some(libc::EACCES | libc::EPERM)) => {
+        ("ibv_open_device", Some(Errno::ACCESS | Errno::PERM)) => {
             "; the process may not open /dev/infiniband/uverbs*"
         }
         _ => "",

@@ -16,6 +16,8 @@ mod loaded;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+use rustix::io::Errno;
+
 #[cfg(feature = "ibverbs")]
 pub(crate) use linked::*;
 #[cfg(not(feature = "ibverbs"))]
@@ -107,7 +109,7 @@ pub(crate) unsafe fn post_send(
     match unsafe { (*(*pair).context).ops.post_send } {
         // SAFETY: as the caller says.
         Some(post_send) => unsafe { post_send(pair, requests, bad) },
-        None => libc::ENOSYS,
+        None => Errno::NOSYS.raw_os_error(),
     }
 }
 
@@ -117,7 +119,7 @@ pub(crate) unsafe fn poll_cq(queue: *mut IbvCq, room: c_int, completions: *mut I
     match unsafe { (*(*queue).context).ops.poll_cq } {
         // SAFETY: as the caller says.
         Some(poll_cq) => unsafe { poll_cq(queue, room, completions) },
-        None => -libc::ENOSYS,
+        None => -Errno::NOSYS.raw_os_error(),
     }
 }
 
@@ -127,6 +129,6 @@ pub(crate) unsafe fn req_notify_cq(queue: *mut IbvCq, is_solicited_only: c_int) 
     match unsafe { (*(*queue).context).ops.req_notify_cq } {
         // SAFETY: as the caller says.
         Some(req_notify_cq) => unsafe { req_notify_cq(queue, is_solicited_only) },
-        None => libc::ENOSYS,
+        None => Errno::NOSYS.raw_os_error(),
     }
 }
