@@ -30,6 +30,7 @@ mod memory;
 pub(crate) mod nearest;
 mod own;
 mod problem;
+pub(crate) mod reference;
 mod security_settings;
 mod sources;
 mod tls_settings;
@@ -93,6 +94,20 @@ pub struct Config {
     pub links: LinkOptions,
     /// Settings that were accepted but may not do what the user expects.
     pub warnings: Vec<String>,
+    /// Every setting, with its value and where that is said.
+    pub settings: Vec<EffectiveSetting>,
+}
+
+/// A setting with the value in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EffectiveSetting {
+    /// As `--set` takes it.
+    pub name: String,
+    /// As it was given, or the default; `None` if it has neither, or is a secret.
+    pub value: Option<String>,
+    pub is_secret: bool,
+    /// `None` for a default.
+    pub origin: Option<SettingOrigin>,
 }
 
 impl Default for Config {
@@ -218,6 +233,7 @@ fn empty_config() -> Config {
         kafka_server: KafkaOptions::default(),
         links: LinkOptions::default(),
         warnings: Vec::new(),
+        settings: Vec::new(),
     }
 }
 
@@ -227,10 +243,14 @@ struct ConfigLoader {
     kafka_values: BTreeMap<&'static str, String>,
     /// The values of settings that have no effect.
     ineffective: BTreeMap<String, String>,
+    /// The values of our own settings that were given.
+    own_values: HashMap<&'static str, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
     /// The origins of each listener's own settings, by its folded name and theirs.
     listener_origins: BTreeMap<(String, &'static str), SettingOrigin>,
+    /// The values of these.
+    listener_values: BTreeMap<(String, &'static str), String>,
     problems: Vec<ConfigProblem>,
 }
 
@@ -240,8 +260,10 @@ impl ConfigLoader {
             config,
             kafka_values: BTreeMap::new(),
             ineffective: BTreeMap::new(),
+            own_values: HashMap::new(),
             origins: HashMap::new(),
             listener_origins: BTreeMap::new(),
+            listener_values: BTreeMap::new(),
             problems: Vec::new(),
         }
     }
@@ -265,7 +287,9 @@ impl ConfigLoader {
     /// many there may be.
     fn apply_to_listener(&mut self, value: &SourceValue, setting: ConfigSetting, listener: &str) {
         self.in_listener(setting, listener, |load| load.apply(value, setting, false));
-        self.listener_origins.insert((listener.to_owned(), setting.name()), value.origin.clone());
+        let key = (listener.to_owned(), setting.name());
+        self.listener_origins.insert(key.clone(), value.origin.clone());
+        self.listener_values.insert(key, value.value.clone());
     }
 
     /// Does `put` to the settings of one listener.
@@ -332,9 +356,15 @@ impl ConfigLoader {
             Ok(()) if !is_of_all => {}
             Ok(()) => {
                 self.origins.insert(name, source.origin.clone());
-                if matches!(setting, ConfigSetting::Kafka(..)) && !setting.is_secret() {
-                    self.kafka_values.insert(name, value.text().to_owned());
+                if setting.is_secret() {
+                    return;
                 }
+                match setting {
+                    ConfigSetting::Kafka(..) => {
+                        self.kafka_values.insert(name, value.text().to_owned())
+                    }
+                    ConfigSetting::Own(..) => self.own_values.insert(name, source.value.clone()),
+                };
             }
             Err(expected) => {
                 let what = format!("{:?} is no value for it; {expected}", source.value);
@@ -527,6 +557,39 @@ impl ConfigLoader {
         }
     }
 
+    /// All settings in the order of the tables, ours first, and then those of single listeners.
+    fn effective_settings(&self) -> Vec<EffectiveSetting> {
+        let of_all = ConfigSetting::all().map(|setting| {
+            let name = setting.name();
+            let value = match setting {
+                ConfigSetting::Own(_, own) => {
+                    let given = self.own_values.get(name).map(String::as_str);
+                    Some(given.unwrap_or(own.default).to_owned())
+                }
+                ConfigSetting::Kafka(..) => self.kafka_values.get(name).cloned(),
+            };
+            let is_secret = setting.is_secret();
+            EffectiveSetting {
+                name: name.to_owned(),
+                value: value.filter(|_| !is_secret),
+                is_secret,
+                origin: self.origins.get(name).cloned(),
+            }
+        });
+        let of_listeners = self.listener_values.iter().map(|(key, value)| {
+            let (listener, name) = key;
+            let is_secret =
+                ConfigSetting::all().any(|setting| setting.name() == *name && setting.is_secret());
+            EffectiveSetting {
+                name: format!("listener.name.{listener}.{name}"),
+                value: Some(value.clone()).filter(|_| !is_secret),
+                is_secret,
+                origin: self.listener_origins.get(key).cloned(),
+            }
+        });
+        of_all.chain(of_listeners).collect()
+    }
+
     fn finish(mut self) -> Config {
         // Two names for one value, whichever was given.
         for name in ["node.id", "broker.id"] {
@@ -542,6 +605,7 @@ impl ConfigLoader {
             "node.id" | "broker.id" => id_is_given,
             name => self.origins.contains_key(name),
         };
+        self.config.settings = self.effective_settings();
         let data_dir = self.config.data_dir.display().to_string();
         self.config.kafka_server.dynamic.broker_settings =
             kafka_names::describe(&self.kafka_values, &self.ineffective, is_given, &data_dir);

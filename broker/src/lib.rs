@@ -38,9 +38,10 @@ mod zookeeper;
 
 pub use broker::{Broker, RunningBroker};
 pub use config::nearest::nearest;
+pub use config::reference::{example as example_config, page as settings_page};
 pub use config::{
-    Config, ConfigProblem, ConfigProblems, ConfigSources, ListenAddress, ListenerConfig,
-    ListenerSettings, SecurityProtocol, SettingOrigin,
+    Config, ConfigProblem, ConfigProblems, ConfigSources, EffectiveSetting, ListenAddress,
+    ListenerConfig, ListenerSettings, SecurityProtocol, SettingOrigin,
 };
 pub use local_users::request_users;
 pub use run::run;

@@ -7,9 +7,9 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    acls, budgets, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, help,
-    inspect, ls, moment, mount, pins, plugins, produce, profile as profile_command, quotas, serve,
-    stat, topics, transactions, users, zk,
+    acls, budgets, cat, check, clock, completions, config, consume, cut, demo, diff, doctor,
+    groups, help, inspect, ls, moment, mount, pins, plugins, produce, profile as profile_command,
+    quotas, serve, stat, topics, transactions, users, zk,
 };
 use crate::help::{CONNECTION, HelpDetail, lay_out};
 use crate::login_args::{LoginArgs, PASSWORD_VARIABLE};
@@ -71,8 +71,9 @@ pub(crate) struct Cli {
 pub(crate) const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:9092";
 
 /// Commands that do not connect to a server.
-const WITHOUT_SERVER: [&str; 10] = [
+const WITHOUT_SERVER: [&str; 11] = [
     "serve",
+    "config",
     "mount",
     "umount",
     "clock",
@@ -178,6 +179,8 @@ pub(crate) fn command(detail: HelpDetail, profile: &Profile) -> clap::Command {
 pub(crate) enum CliCommand {
     /// Run the server.
     Serve(serve::ServeArgs),
+    /// Show the settings of a server, or print a file with all of them.
+    Config(config::ConfigArgs),
     /// List, create, alter, trim, restore and delete topics.
     Topics(topics::TopicsArgs),
     /// Write lines of standard input to a topic.

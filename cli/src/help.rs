@@ -13,18 +13,29 @@ pub(crate) const CONNECTION: &str = "Connection";
 const WIDTH: usize = 80;
 
 /// Commands by purpose. Each stands in one group.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 4] = [
     (
-        "Topics, records and groups",
-        &["topics", "produce", "consume", "cat", "ls", "stat", "groups", "transactions"],
+        "Topics, groups, znodes and files",
+        &[
+            "topics",
+            "produce",
+            "consume",
+            "cat",
+            "ls",
+            "stat",
+            "groups",
+            "transactions",
+            "zk",
+            "mount",
+        ],
     ),
     ("Time", &["moment", "cut", "diff", "pins"]),
-    ("Znodes and files", &["zk", "mount"]),
     ("Who may do what, and how much", &["users", "acls", "quotas", "budgets"]),
     (
         "The server and this program",
         &[
             "serve",
+            "config",
             "doctor",
             "clock",
             "check",

@@ -519,6 +519,41 @@ fn what_is_wrong_is_said_once_and_in_a_person_s_words() {
     );
 }
 
+#[test]
+fn a_server_s_settings_are_shown_and_checked_without_one() {
+    let directory = TestDirectory::new();
+    let file = directory.path().join("freezeframe.toml");
+    std::fs::write(&file, "[kafka]\n\"num.partitions\" = 3\n").expect("it is written");
+    let file = file.to_str().expect("text");
+    let shown = run(&["config", "show", "--config", file, "--changed"], "");
+    assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
+    assert_eq!(String::from_utf8_lossy(&shown.bytes), format!("num.partitions\t3\t{file}:2\n"));
+    let all = run(&["config", "show", "--config", file, "--json"], "");
+    let all = String::from_utf8(all.bytes).expect("text");
+    let settings: Vec<Value> =
+        all.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |name: &str| settings.iter().find(|setting| setting["name"] == name).expect(name);
+    assert_eq!(of("num.partitions")["source"], format!("{file}:2"));
+    assert_eq!(of("server.kafka")["value"], "127.0.0.1:9092");
+    assert_eq!(of("server.kafka").get("source"), None);
+    let data = directory.path().join("data");
+    let check = |settings: &[&str]| {
+        let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+        let line = ["serve", "--check", "--data-dir", data.to_str().expect("text")];
+        let checked = run(&line.into_iter().chain(sets).collect::<Vec<_>>(), "");
+        assert!(!data.exists(), "it does not serve");
+        (checked.code, checked.stderr)
+    };
+    let (code, stderr) = check(&["num.partitions=2"]);
+    assert_eq!((code, stderr.contains("the settings are valid")), (Some(0), true), "{stderr}");
+    let three = ["num.partitons=2", "node.id=x", "storage.segment-bytes=12"];
+    let (code, stderr) = check(&three);
+    assert_eq!(code, Some(2));
+    for expected in ["has 3 problems", "did you mean num.partitions", "node.id", "segment-bytes"] {
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
+    }
+}
+
 /// The completions that a shell offers for the last of `words`.
 fn completions(bootstrap: &str, words: &[&str]) -> CommandOutput {
     let mut command = Command::new(testkit::process::freezeframe());

@@ -482,3 +482,28 @@ fn single_addresses_have_limits_of_their_own() {
         assert!(problems[0].contains("give ADDRESS:COUNT"), "{problems:?}");
     }
 }
+
+#[test]
+fn each_setting_says_its_value_and_where_that_is_said_and_no_secret() {
+    let text = "[server]\ndata-dir = \"/d\"\n[kafka]\n\"ssl.keystore.password\" = \"hush\"\n";
+    let file = TestConfigFile::new("effective", text);
+    let mut sources = set(&[("num.partitions", "3")]);
+    sources.file = Some(file.0.clone());
+    let config = Config::load(&sources).unwrap();
+    let setting = |name: &str| config.settings.iter().find(|one| one.name == name).unwrap();
+    let shown = |name: &str| {
+        let EffectiveSetting { value, origin, .. } = setting(name);
+        (value.clone(), origin.as_ref().map(ToString::to_string))
+    };
+    let path = file.0.display();
+    assert_eq!(shown("server.data-dir"), (Some("/d".into()), Some(format!("{path}:2"))));
+    assert_eq!(
+        shown("num.partitions"),
+        (Some("3".into()), Some("--set num.partitions".to_owned()))
+    );
+    assert_eq!(shown("ssl.keystore.password"), (None, Some(format!("{path}:4"))));
+    assert!(setting("ssl.keystore.password").is_secret);
+    assert_eq!(shown("storage.segment-bytes"), (Some("256MiB".into()), None));
+    assert_eq!(config.settings.len(), ConfigSetting::all().count());
+    assert!(!format!("{:?}", config.settings).contains("hush"));
+}

@@ -15,6 +15,7 @@ pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod consume;
 pub(crate) mod cut;
 pub(crate) mod demo;
@@ -45,6 +46,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let server = ServerAddress { bootstrap: cli.bootstrap, tls: cli.tls, login: cli.login };
     match cli.command {
         CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Config(args) => config::run(args),
         CliCommand::Mount(args) => mount::run(&args),
         CliCommand::Umount(args) => mount::umount(&args),
         CliCommand::Clock(args) => clock::run(&args),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use broker::{Config, ConfigSources};
 
-use crate::output::UsageError;
+use crate::output::{self, UsageError};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,12 +34,24 @@ A file:
 
 Examples:
   freezeframe serve
-  freezeframe serve --kafka 0.0.0.0:9092 --http 127.0.0.1:8080
+  freezeframe serve --kafka 0.0.0.0:9092 --http 127.0.0.1:8080 --mount /mnt/ff
   freezeframe serve --set advertised.listeners=PLAINTEXT://kafka.example:9092
-  freezeframe serve --data-dir /var/lib/freezeframe --mount /mnt/frames
   freezeframe serve --zookeeper 127.0.0.1:2181 --zoo-cfg /etc/zookeeper/zoo.cfg
-  freezeframe serve --config freezeframe.toml --set log.retention.hours=24")]
+  freezeframe serve --config freezeframe.toml --set num.partitions=3 --check")]
 pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    settings: SettingArgs,
+    /// Check the settings, and do not serve
+    #[arg(long)]
+    check: bool,
+    /// Shut down when standard input ends, which means that the process at its other end has ended
+    #[arg(long, hide = true)]
+    end_with_input: bool,
+}
+
+/// The sources of a server's settings.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SettingArgs {
     /// The data directory [default: ./freezeframe-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
@@ -70,9 +82,6 @@ pub(crate) struct ServeArgs {
     /// Any setting: ours (storage.tail-bytes) or Kafka's (num.partitions)
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
-    /// Shut down when standard input ends, which means that the process at its other end has ended
-    #[arg(long, hide = true)]
-    end_with_input: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -95,8 +104,17 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
 /// Serves until a signal or an error ends it.
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let end_with_input = args.end_with_input;
-    let sources = args.into_sources(std::env::vars_os().collect());
-    let config = Config::load(&sources).map_err(|problems| UsageError(problems.to_string()))?;
+    let config = args.settings.load()?;
+    if args.check {
+        for warning in &config.warnings {
+            eprintln!("{warning}");
+        }
+        let given = config.settings.iter().filter(|setting| setting.origin.is_some()).count();
+        output::note(&format!(
+            "the settings are valid; {given} are given, all others have defaults"
+        ));
+        return Ok(());
+    }
     broker::logging::start(broker::logging::SERVER_LEVEL)?;
     if end_with_input {
         let thread = std::thread::Builder::new().name("input".to_owned());
@@ -117,7 +135,13 @@ fn terminate_when_input_ends() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
 }
 
-impl ServeArgs {
+impl SettingArgs {
+    /// Loads the configuration from these sources and the environment.
+    pub(crate) fn load(self) -> anyhow::Result<Config> {
+        let sources = self.into_sources(std::env::vars_os().collect());
+        Ok(Config::load(&sources).map_err(|problems| UsageError(problems.to_string()))?)
+    }
+
     fn into_sources(
         self,
         variables: Vec<(std::ffi::OsString, std::ffi::OsString)>,
@@ -156,7 +180,7 @@ mod tests {
     #[derive(Parser)]
     struct ServeCommandLine {
         #[command(flatten)]
-        args: ServeArgs,
+        args: SettingArgs,
     }
 
     fn load(words: &[&str]) -> Config {
