@@ -249,7 +249,7 @@ struct ConfigLoader {
     origins: HashMap<&'static str, SettingOrigin>,
     /// The origins of each listener's own settings, by its folded name and theirs.
     listener_origins: BTreeMap<(String, &'static str), SettingOrigin>,
-    /// The values of these.
+    /// The values of these, without secrets.
     listener_values: BTreeMap<(String, &'static str), String>,
     problems: Vec<ConfigProblem>,
 }
@@ -289,7 +289,9 @@ impl ConfigLoader {
         self.in_listener(setting, listener, |load| load.apply(value, setting, false));
         let key = (listener.to_owned(), setting.name());
         self.listener_origins.insert(key.clone(), value.origin.clone());
-        self.listener_values.insert(key, value.value.clone());
+        if !setting.is_secret() {
+            self.listener_values.insert(key, value.value.clone());
+        }
     }
 
     /// Does `put` to the settings of one listener.
@@ -562,29 +564,29 @@ impl ConfigLoader {
         let of_all = ConfigSetting::all().map(|setting| {
             let name = setting.name();
             let value = match setting {
+                // Its default is empty.
+                _ if setting.is_secret() => None,
                 ConfigSetting::Own(_, own) => {
                     let given = self.own_values.get(name).map(String::as_str);
                     Some(given.unwrap_or(own.default).to_owned())
                 }
                 ConfigSetting::Kafka(..) => self.kafka_values.get(name).cloned(),
             };
-            let is_secret = setting.is_secret();
             EffectiveSetting {
                 name: name.to_owned(),
-                value: value.filter(|_| !is_secret),
-                is_secret,
+                value,
+                is_secret: setting.is_secret(),
                 origin: self.origins.get(name).cloned(),
             }
         });
-        let of_listeners = self.listener_values.iter().map(|(key, value)| {
+        let of_listeners = self.listener_origins.iter().map(|(key, origin)| {
             let (listener, name) = key;
-            let is_secret =
-                ConfigSetting::all().any(|setting| setting.name() == *name && setting.is_secret());
+            let value = self.listener_values.get(key).cloned();
             EffectiveSetting {
                 name: format!("listener.name.{listener}.{name}"),
-                value: Some(value.clone()).filter(|_| !is_secret),
-                is_secret,
-                origin: self.listener_origins.get(key).cloned(),
+                is_secret: value.is_none(),
+                value,
+                origin: Some(origin.clone()),
             }
         });
         of_all.chain(of_listeners).collect()

@@ -79,9 +79,7 @@ pub(crate) fn run(args: ConfigArgs) -> anyhow::Result<()> {
 
 fn show(args: ShowArgs) -> anyhow::Result<()> {
     let config = args.settings.load()?;
-    for warning in &config.warnings {
-        eprintln!("{warning}");
-    }
+    config.warnings.iter().for_each(|warning| output::note(warning));
     let shown = config.settings.iter().filter(|setting| !args.changed || setting.origin.is_some());
     let rows = shown.map(|setting| (document(setting), cells(setting)));
     let hint = "every setting has its default";

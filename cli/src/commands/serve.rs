@@ -106,13 +106,9 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let end_with_input = args.end_with_input;
     let config = args.settings.load()?;
     if args.check {
-        for warning in &config.warnings {
-            eprintln!("{warning}");
-        }
+        config.warnings.iter().for_each(|warning| output::note(warning));
         let given = config.settings.iter().filter(|setting| setting.origin.is_some()).count();
-        output::note(&format!(
-            "the settings are valid; {given} are given, all others have defaults"
-        ));
+        output::note(&format!("the settings are valid; {given} given, the others have defaults"));
         return Ok(());
     }
     broker::logging::start(broker::logging::SERVER_LEVEL)?;
