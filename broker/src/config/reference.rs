@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::{ConfigSetting, kafka, own};
+use super::lookup::ConfigSetting;
+use super::{kafka, own};
 
 /// A line for each setting: its name, a tab, and a sentence.
 const ABOUT: &str = include_str!("about.tsv");

@@ -98,8 +98,8 @@ impl CoordinatorState {
         Ok(())
     }
 
-    /// The open transaction, which begins now if there is none. It gets the room that was taken for
-    /// it.
+    /// Begins a transaction with the room that was taken for it, unless one is open. Returns the
+    /// open one.
     pub(super) fn begin<'a>(
         &self,
         state: &'a mut TransactionalId,
