@@ -215,6 +215,16 @@ mod tests {
     }
 
     #[test]
+    fn every_day_of_the_week_has_two_names() {
+        let midnight = NOW.0 - 9 * 3_600_000;
+        let names = "saturday friday thursday wednesday tuesday monday sunday";
+        for (name, days_ago) in names.split(' ').zip(0..) {
+            let expected = Some(midnight - days_ago * 24 * 3_600_000);
+            assert_eq!((ms(name), ms(&name[..3])), (expected, expected), "{name}");
+        }
+    }
+
+    #[test]
     fn a_window_may_mix_relative_and_absolute_ends() {
         let selector = parse_selector("10 minutes ago..now", NOW, &TimeZone::UTC).unwrap();
         assert_eq!(selector.to_string(), format!("s{}..s{}", NOW.0 - 600_000, NOW.0));
@@ -272,6 +282,7 @@ mod tests {
         assert_eq!(window("10:00..17:00"), (yesterday + 10 * HOUR, yesterday + 17 * HOUR));
         assert_eq!(window("08:00..17:00"), (midnight + 8 * HOUR, midnight + 17 * HOUR));
         assert_eq!(window("monday..friday"), (midnight - 120 * HOUR, midnight - 24 * HOUR));
+        assert_eq!(window("8:00..8:00"), (midnight + 8 * HOUR, midnight + 32 * HOUR));
     }
 
     #[test]
