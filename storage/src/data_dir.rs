@@ -286,6 +286,30 @@ impl DataDirectory {
         Ok(DataDirectory { directory, cluster_id, identity: state, _lock: lock })
     }
 
+    /// The name of the cluster of a directory that another process may be using.
+    ///
+    /// # Errors
+    /// [`DataDirectoryError`].
+    pub fn read_cluster_id(directory: &Path) -> Result<String, DataDirectoryError> {
+        Ok(read_identity(directory, &directory.join(IDENTITY_FILE))?.cluster_id)
+    }
+
+    /// Makes a data directory of one in which a copy of a journal is complete.
+    ///
+    /// # Errors
+    /// The disk fails or is full.
+    pub fn commit_copy(directory: &Path, cluster_id: &str) -> Result<(), DataDirectoryError> {
+        let identity = directory.join(IDENTITY_FILE);
+        let text = DirectoryIdentity::encode(cluster_id);
+        let written = write_temporary(&identity, text.as_bytes())
+            .and_then(|()| commit_temporary(directory, &identity));
+        written.map_err(|source| DataDirectoryError::Disk {
+            directory: directory.to_owned(),
+            doing: "write the identity",
+            source,
+        })
+    }
+
     /// The reason the identity of a directory that was opened for inspection cannot be used.
     pub fn identity_error(&self) -> Option<&DataDirectoryError> {
         match &self.identity {

@@ -24,7 +24,7 @@ mod sorting;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -131,6 +131,8 @@ pub(crate) struct SealedHistory {
     unreferenced_files: Mutex<Vec<String>>,
     indexing_queue: Mutex<IndexingQueue>,
     changed: Condvar,
+    /// How many backups need the files as they are.
+    holds: AtomicUsize,
     /// Held while maintenance runs.
     maintenance_lock: Mutex<()>,
     /// True if proofs are written: up to `proved_to`, and signed by `signing_key`.
@@ -182,7 +184,41 @@ struct ReclaimState {
     log_removal: LogRemovalAttempt,
 }
 
+/// Keeps data files, and the space in them, while it exists.
+pub(crate) struct FilesHold(Arc<SealedHistory>);
+
+impl std::fmt::Debug for FilesHold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FilesHold").finish_non_exhaustive()
+    }
+}
+
+impl Drop for FilesHold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl SealedHistory {
+    /// Keeps the files that the manifest names now or later, until the result is dropped.
+    pub(crate) fn hold_files(self: &Arc<SealedHistory>) -> FilesHold {
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        let hold = FilesHold(Arc::clone(self));
+        // A round that began before has ended then.
+        drop(self.reclaim_state.lock());
+        hold
+    }
+
+    /// Returns true if a backup needs the files as they are.
+    fn is_held(&self) -> bool {
+        self.holds.load(Ordering::Acquire) > 0
+    }
+
+    /// The manifest as it is now.
+    pub(crate) fn manifest(&self) -> Manifest {
+        self.manifest.lock().clone()
+    }
+
     /// Changes the manifest, in memory and on stable storage.
     ///
     /// # Errors
@@ -324,7 +360,9 @@ impl SealedHistory {
                 Err(error) => (failed, merges) = (Err(error), false),
             }
         }
+        // A backup may have frames whose leaves would go.
         if let Some(_reclaiming) = self.reclaim_state.try_lock()
+            && !self.is_held()
             && let Err(error) = self.prune_proofs()
         {
             failed = Err(error);

@@ -13,6 +13,8 @@
 //! - A **proof** for each sealed segment makes its history verifiable ([`proof`]).
 //! - A [`StorageError`] says why something cannot be read or written, and what a caller can do
 //!   about it.
+//! - A **backup** is a copy of the journal that a running store need not stop for, and a copy as of
+//!   a moment ([`backup`]).
 //! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt
 //!   ([`catalog`]).
 //!
@@ -20,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod catalog;
 pub mod check;
 mod checksum;

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use hlc::{ClockOptions, Cut, Hlc};
 use parking_lot::Mutex;
 
+use crate::backup::BackupPoint;
 use crate::data_cache::DataCache;
 use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
@@ -247,6 +248,24 @@ impl<S: AppendStage> Store<S> {
             (None, true) => Err(StorageError::Interrupted),
             (None, false) => Ok(()),
         }
+    }
+
+    /// Begins a backup: syncs the journal, and keeps the files that it consists of until the result
+    /// is dropped. Space that retention or compaction frees meanwhile is reclaimed afterwards.
+    /// Appends go on.
+    ///
+    /// # Errors
+    /// The store has stopped, or is closing.
+    pub fn begin_backup(&self) -> Result<BackupPoint, StorageError> {
+        let history = &self.shared.history;
+        let hold = history.hold_files();
+        // First, so that it names nothing behind the end.
+        let manifest = history.manifest();
+        let moment = self.timekeeper.frontier();
+        self.sync()?;
+        let end = self.shared.stats.synced_to.load(Ordering::Acquire);
+        assert!(manifest.indexed_to <= end, "what is indexed is on stable storage");
+        Ok(BackupPoint { manifest, end, moment, mark: self.timekeeper.durable_mark(), hold })
     }
 
     /// Reclaims the space of what was removed or replaced before the last call.

@@ -452,6 +452,11 @@ impl Timekeeper {
         fence
     }
 
+    /// The confirmed reading of the wall clock that is on stable storage.
+    pub(crate) fn durable_mark(&self) -> WallMark {
+        self.state.lock().durable_mark
+    }
+
     /// Returns true if a later bound was requested and is not on stable storage yet. A simulation
     /// waits for the end of this before it continues, so that its runs are reproducible.
     pub fn is_renewing(&self) -> bool {

@@ -3,11 +3,13 @@
 //! retention, reclaiming and loss of indexes happen in between.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
+use hlc::{Cut, Hlc, ManualClock, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
+use storage::backup::{AsOfError, BackupPoint, JournalCopy};
 use storage::disk::{Disk, MemoryDisk};
 use storage::index::LogTip;
 use storage::{
@@ -58,6 +60,9 @@ enum LogModelStep {
     ReplacePrefix(usize, u16, u64),
     /// Corrupts a byte of one of the index files.
     Corrupt(u16, u16),
+    /// Begins a backup. It is copied at a later step.
+    BeginBackup,
+    CopyBackups,
 }
 
 #[derive(Clone, Debug)]
@@ -102,6 +107,8 @@ fn step() -> impl Strategy<Value = LogModelStep> {
         2 => (0..LOGS, any::<u16>(), any::<u64>())
             .prop_map(|(log, at, kept)| LogModelStep::ReplacePrefix(log, at, kept)),
         1 => (any::<u16>(), any::<u16>()).prop_map(|(file, at)| LogModelStep::Corrupt(file, at)),
+        1 => Just(LogModelStep::BeginBackup),
+        1 => Just(LogModelStep::CopyBackups),
     ]
 }
 
@@ -336,10 +343,68 @@ fn replace_prefix(fixture: &StoreFixture, model: &mut LogModel, log: usize, at: 
     assert_eq!(stored.horizon().compacted_to, stamp.next());
 }
 
+/// Questions about all of a log, and about its middle.
+fn plain_questions() -> Vec<LogModelQuery> {
+    let question = |log, share: u16, stamp, nudge| LogModelQuery {
+        log,
+        from: share / 2,
+        until: u16::MAX - share,
+        stamp,
+        nudge,
+        user: 0,
+        bytes: 300,
+    };
+    let of_log = |log| {
+        [(0, u16::MAX, 1), (0, 40_000, 0), (20_000, 20_000, 1), (30_000, 0, -1)]
+            .map(|(share, stamp, nudge)| question(log, share, stamp, nudge))
+    };
+    (0..LOGS).flat_map(of_log).collect()
+}
+
+/// Makes a copy, and opens it: it has to answer as `model` does, but for logs that it has lost.
+fn check_copy(
+    (disk, copy): (&MemoryDisk, &JournalCopy),
+    model: &LogModel,
+    (options, clock): (Options, &Arc<ManualClock>),
+) {
+    let target = MemoryDisk::new();
+    for file in &copy.files {
+        storage::backup::copy_file(disk, &target, file).unwrap();
+    }
+    storage::backup::finish_copy(&target, copy).unwrap();
+    // What was not synced is not in the copy.
+    let target = target.after_crash(|_| 0);
+    let report = storage::check::verify(&target, &[], &mut |_| {}).unwrap();
+    let is_lost = |name: &String| !name.starts_with("the index ");
+    let problems: Vec<String> = report.problems.into_iter().filter(is_lost).collect();
+    assert!(problems.is_empty(), "{problems:?}");
+    let fixture = StoreFixture::open(&target, options, clock).unwrap();
+    let lost: Vec<LogId> = copy.lost_logs.iter().map(|lost| lost.log).collect();
+    for question in plain_questions() {
+        if !lost.contains(&LogId(question.log as u64)) {
+            check_query(&fixture, model, &question);
+        }
+    }
+    let before = fixture.frontier();
+    let appended = fixture.append(vec![append(7, b"later")], Durability::Synced).pop().unwrap();
+    match appended {
+        Ok(receipt) => assert!(receipt.stamp > before, "a copy goes on after what it promised"),
+        Err(AppendError::Time(_)) => {}
+        Err(other) => panic!("a healthy disk: {other}"),
+    }
+}
+
+/// What a model had when `last` was the last stamp.
+fn model_as_of(model: &LogModel, last: Hlc) -> LogModel {
+    let mut model = model.clone();
+    model.iter_mut().for_each(|log| log.retain(|_, entry| entry.stamp <= last));
+    model
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// F7, F9, F12, B3.
+    /// F7, F9, F12, B3. So does a copy of it that is made while it goes on, and one as of any stamp.
     #[test]
     fn a_log_answers_as_a_plain_map_does(
         steps in prop::collection::vec((step(), prop::collection::vec(query(), 0..6)), 1..30),
@@ -357,8 +422,23 @@ proptest! {
         let mut fixture = StoreFixture::open(&disk, options, &clock).unwrap();
         let mut model = LogModel::default();
         let mut corrupt = BTreeSet::new();
+        let mut backups: Vec<(BackupPoint, LogModel)> = Vec::new();
+        let copy_all = |backups: &mut Vec<(BackupPoint, LogModel)>| {
+            for (point, model) in backups.drain(..) {
+                let copy = point.copy(&disk).unwrap();
+                check_copy((&disk, &copy), &model, (options, &clock));
+            }
+        };
         for (epoch, (step, questions)) in (0u32..).zip(steps) {
+            // The files are kept by the incarnation that began it.
+            if matches!(step, LogModelStep::Reopen(_) | LogModelStep::Corrupt(..)) {
+                copy_all(&mut backups);
+            }
             match step {
+                LogModelStep::BeginBackup => {
+                    backups.push((fixture.store.begin_backup().unwrap(), model.clone()));
+                }
+                LogModelStep::CopyBackups => copy_all(&mut backups),
                 LogModelStep::Append(group, synced) => {
                     let how = if synced { Durability::Synced } else { Durability::Written };
                     let appends = |request: &Vec<LogAppendSpec>| {
@@ -417,7 +497,18 @@ proptest! {
                 check_query(&fixture, &model, question);
             }
         }
+        copy_all(&mut backups);
         drop(fixture);
+        let mut stamps: Vec<Hlc> = model.iter().flat_map(|log| log.values()).map(|entry| entry.stamp).collect();
+        stamps.sort_unstable();
+        for last in stamps.iter().step_by(1 + stamps.len() / 8) {
+            match storage::backup::copy_as_of(&disk, *last) {
+                Ok(copy) => check_copy((&disk, &copy), &model_as_of(&model, *last), (options, &clock)),
+                // The horizons that a log has at the end hide what it was.
+                Err(AsOfError::Incomplete { from }) => prop_assert!(from > *last),
+                Err(error) => prop_assert!(false, "as of {last}: {error}"),
+            }
+        }
         let report = storage::check::check(&disk, &mut |_| {}).unwrap();
         // An index that nothing read is not rebuilt, and the check reports it.
         let is_known = |problem: &String| {

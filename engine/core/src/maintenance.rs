@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
+use storage::backup::BackupPoint;
 use storage::{Log, LogId, Offset, ReclaimStats, StorageError};
 
 use crate::compaction::CompactionSettings;
@@ -62,6 +63,20 @@ impl EngineCore {
 }
 
 impl CoreMaintenance<'_> {
+    /// Begins a backup: see [`storage::Store::begin_backup`]. It waits for the disk.
+    ///
+    /// # Errors
+    /// The store has stopped, or is closing.
+    pub fn begin_backup(self) -> Result<BackupPoint, StorageError> {
+        self.core.store.begin_backup()
+    }
+
+    /// Those of some logs that this engine uses.
+    pub fn logs_in_use(self, logs: impl IntoIterator<Item = LogId>) -> Vec<LogId> {
+        let namespace = self.core.shared.namespace.read();
+        logs.into_iter().filter(|log| namespace.is_in_use(*log)).collect()
+    }
+
     /// Every existing or deleted topic whose records can ever be removed, with its rules. A removed
     /// topic has no records.
     pub fn retention_rules(self) -> Vec<(Arc<Topic>, RetentionRules)> {

@@ -43,6 +43,12 @@ pub const KIND_ENDED_TRANSACTION: u8 = 18;
 /// The entries of files.
 pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
 
+/// Returns true for the logs that belong to no partition.
+pub(crate) fn is_outside_partitions(log: LogId) -> bool {
+    log.0 < FIRST_PARTITION
+        || [FILES_LOG, ZNODES_LOG, ZNODE_CHECKPOINTS_LOG, SECURITY_LOG].contains(&log)
+}
+
 /// Returns true if this version knows entries of that kind.
 pub(crate) fn is_known_kind(kind: u8) -> bool {
     matches!(

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -137,9 +137,14 @@ impl DiskFile for RealFile {
     }
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        let descriptor = self.0.descriptor()?;
+        // A backup may be a link to the file, and still need the range.
+        if descriptor.file.metadata()?.nlink() > 1 {
+            return Ok(());
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Nothing is written that has to be synced: the range consists of whole blocks.
-        match RealFile::preallocate(&*self.0.descriptor()?, flags, range) {
+        match RealFile::preallocate(&descriptor, flags, range) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             punched => punched,
         }

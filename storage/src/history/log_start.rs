@@ -137,6 +137,10 @@ impl SealedHistory {
     pub(crate) fn reclaim(&self) -> Result<ReclaimStats, StorageError> {
         let mut reclaiming = self.reclaim_state.lock();
         let mut freed = ReclaimStats::default();
+        // A backup reads the files: the next round does what was to be done now.
+        if self.is_held() {
+            return Ok(freed);
+        }
         self.ensure_manifest_committed()?;
         self.remove_files(&mut reclaiming.unreferenced_files, &mut freed)?;
         let mut due = self.reclaim_targets(&reclaiming.reclaimable);

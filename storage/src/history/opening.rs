@@ -1,7 +1,7 @@
 //! Opening the sealed part of the store: the manifest, and the segments that it names.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
@@ -376,6 +376,7 @@ impl HistoryBuilder {
             unreferenced_files: Mutex::default(),
             indexing_queue: Mutex::new(IndexingQueue::default()),
             changed: Condvar::new(),
+            holds: AtomicUsize::new(0),
             maintenance_lock: Mutex::default(),
             manifest_sequence,
             proves: options.proofs,

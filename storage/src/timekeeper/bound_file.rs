@@ -51,6 +51,14 @@ impl BoundRecord {
         bytes
     }
 
+    /// The bytes of a file with this one record.
+    pub(crate) fn encode_file(&self) -> Vec<u8> {
+        let mut bytes = vec![0; SLOT_STRIDE as usize + SLOT_BYTES];
+        let at = (self.sequence % 2 * SLOT_STRIDE) as usize;
+        bytes[at..at + SLOT_BYTES].copy_from_slice(&self.encode());
+        bytes
+    }
+
     /// Decodes a slot; `None` if it is corrupt or was never written.
     pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<BoundRecord> {
         let u64_at = |at: usize| {

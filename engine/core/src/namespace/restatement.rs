@@ -11,7 +11,7 @@ use super::event::{NamespaceEvent, RestatedChange, RestatedPin, TopicChange, nam
 use super::{Namespace, Topic, TopicId, TopicVersions, last_version};
 use crate::log_history::earliest_bound;
 use crate::log_transactions::partition_log_of;
-use crate::numbering::FIRST_PARTITION;
+use crate::numbering::{FIRST_PARTITION, is_outside_partitions};
 use crate::seek_error::SeekError;
 
 /// An upper bound of a change's or a pin's encoded size, without its strings.
@@ -86,6 +86,14 @@ impl Namespace {
         let partitions = versions.flat_map(|topic| &topic.partitions);
         let logs = partitions.map(|partition| partition.log.id).collect();
         Some(ReferencedLogs { logs, next_log: self.next_log })
+    }
+
+    /// Returns true if a log is a partition's, or belongs to no partition and is used by itself.
+    pub(crate) fn is_in_use(&self, log: LogId) -> bool {
+        let log = partition_log_of(log).unwrap_or(log);
+        let versions = self.by_id.values().filter_map(|versions| Some(last_version(versions)?.0));
+        let mut partitions = versions.flat_map(|topic| &topic.partitions);
+        is_outside_partitions(log) || partitions.any(|partition| partition.log.id == log)
     }
 
     /// The events that restate the namespace at `horizon` once the topics `forgotten` are removed.

@@ -270,3 +270,20 @@ proptest! {
         }
     }
 }
+
+/// A backup may be a link to a file, in which the server reclaims space later.
+#[test]
+fn no_hole_is_punched_in_a_file_with_another_link() {
+    let scratch = ScratchDirectory::new("linked");
+    let disk = scratch.disk(8);
+    let file = disk.create("segment").unwrap();
+    let bytes = vec![7; 8192];
+    file.write_at(&mut [IoSlice::new(&bytes)], 0).unwrap();
+    let link = scratch.0.join("backup");
+    fs::hard_link(scratch.0.join("segment"), &link).unwrap();
+    file.punch_hole(0..4096).unwrap();
+    assert!(fs::read(&link).unwrap() == bytes, "the link has what it had");
+    fs::remove_file(&link).unwrap();
+    file.punch_hole(0..4096).unwrap();
+    assert!(all(&*file) == [vec![0; 4096], vec![7; 4096]].concat(), "the space is free");
+}

@@ -1,0 +1,442 @@
+//! The copy of a journal as of a moment.
+//!
+//! Stamps rise with positions over all logs, so a moment is a position: the first that has a later
+//! stamp. The copy ends there. One sealed segment may have frames on both sides. In the order of
+//! the journal, its beginning is copied. Sorted by log, it is written again without the later
+//! frames. Either way it stays a sealed segment, whose entries a compacted prefix may replace; its
+//! index is rebuilt.
+
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use hlc::Hlc;
+
+use super::{
+    CopiedContent, CopiedFile, CopyError, JournalCopy, LostLog, files_up_to, open_segments,
+};
+use crate::data_file::DataFile;
+use crate::disk::Disk;
+use crate::entry::LogId;
+use crate::error::StorageError;
+use crate::index::{BlockCache, SegmentIndex, latest_runs_range};
+use crate::journal::{
+    FrameHeader, FrameReader, FrameVisitor, JournalScanItem, RecoverError, SEGMENT_HEADER_BYTES,
+    ScannedFrame, Segment, padded, segment_name, walk,
+};
+use crate::manifest::{LogHorizon, Manifest, ManifestSegment};
+use crate::proof::{
+    Digest, FrameLeaf, FrameLeaves, ProofError, ProofLocation, WriteProofError, chain_before,
+    proof_start, write_proof_from_leaves,
+};
+use crate::sealed_segment::SegmentLayout;
+use crate::sorted_segment::{
+    SORTED_FRAME_HEADER_BYTES, SortedFrame, SortedFrameReader, SortedScanItem, SortedSegmentHeader,
+    SortedSegmentScanner, index_name, sorted_segment_name,
+};
+use crate::storage_file::{StorageFile, list_files};
+use crate::timekeeper::{BoundFile, BoundRecord};
+
+/// The number of bytes that one write passes to the disk.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// The reason there is no copy as of a moment.
+#[derive(Debug, thiserror::Error)]
+pub enum AsOfError {
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// The moment lies after everything that the directory knows.
+    #[error("it knows nothing after {last}")]
+    AfterEnd { last: Hlc },
+    /// Something that was there then was removed or compacted since.
+    #[error("what it held then was partly removed or compacted since; it is whole from {from} on")]
+    Incomplete { from: Hlc },
+    /// Nothing is as old as the moment.
+    #[error("nothing in it is as old")]
+    BeforeBeginning,
+}
+
+impl From<StorageError> for AsOfError {
+    fn from(error: StorageError) -> AsOfError {
+        CopyError::from(error).into()
+    }
+}
+
+/// The copy of a stopped store that has what was stamped up to `last`, and nothing later.
+///
+/// # Errors
+/// [`AsOfError`].
+pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> {
+    let manifest = Manifest::read(disk).map_err(CopyError::from)?;
+    let known = BoundFile::read(disk).map_err(CopyError::from)?.ok_or(CopyError::NoBound)?;
+    if last >= known.bound {
+        return Err(AsOfError::AfterEnd { last: known.bound.previous() });
+    }
+    let lost_logs = lost_logs(&manifest, last);
+    let mut search = FrameSearch::new(last, &lost_logs);
+    let cut = match search.in_sealed(disk, &manifest)? {
+        Some(cut) => cut,
+        None => {
+            let end = search.in_open(disk, manifest.indexed_to, known.synced_to)?;
+            CutPlace::Open { end }
+        }
+    };
+    if cut.end() == 0 {
+        return Err(AsOfError::BeforeBeginning);
+    }
+    // A log that has entries was in use.
+    let in_use = lost_logs.iter().filter(|lost| search.found_logs.contains(&lost.log));
+    if let Some(from) = in_use.map(|lost| lost.complete_from).max() {
+        return Err(AsOfError::Incomplete { from });
+    }
+    let manifest = manifest_as_of(&manifest, &cut, &lost_logs);
+    // The proof of a segment that is cut is of more than what is left.
+    let proved_to = match cut {
+        CutPlace::Sealed { segment, .. } => segment.start,
+        CutPlace::Open { .. } => manifest.indexed_to,
+    };
+    let mut files = files_up_to(disk, &manifest, cut.end(), proved_to)?;
+    // They are soft, and may know of runs that the copy has not.
+    files.retain(|file| latest_runs_range(&file.name).is_none());
+    let mut unproved = None;
+    if let CutPlace::Sealed { segment, end } = cut
+        && end > segment.start
+    {
+        let name = data_name(&segment);
+        let content = match segment.layout {
+            SegmentLayout::Journal => {
+                CopiedContent::Beginning(SEGMENT_HEADER_BYTES + end - segment.start)
+            }
+            SegmentLayout::Sorted { generation } => {
+                let Range { start, end } = segment.start..end;
+                let generation = u64::from(generation);
+                let header = SortedSegmentHeader { start, end, generation, log: None };
+                if is_proved(disk, start)? {
+                    unproved = Some((name.clone(), start..end));
+                }
+                CopiedContent::SortedAsOf { header, last }
+            }
+        };
+        files.retain(|file| file.name != name && file.name != index_name(&name));
+        files.insert(0, CopiedFile { name, content, is_soft: false });
+    }
+    // Remains of entries whose space was reclaimed may have later stamps.
+    let bound = BoundRecord {
+        synced_to: cut.end(),
+        manifest_sequence: manifest.sequence,
+        clean: false,
+        ..known
+    };
+    Ok(JournalCopy { files, manifest, bound, unproved, lost_logs })
+}
+
+/// The place at which a copy ends.
+#[derive(Clone, Copy, Debug)]
+enum CutPlace {
+    /// In a segment that the manifest lists.
+    Sealed { segment: ManifestSegment, end: u64 },
+    /// Behind those.
+    Open { end: u64 },
+}
+
+impl CutPlace {
+    /// The position at which the copy ends.
+    fn end(&self) -> u64 {
+        match self {
+            CutPlace::Sealed { end, .. } | CutPlace::Open { end } => *end,
+        }
+    }
+}
+
+/// The manifest of the copy.
+fn manifest_as_of(manifest: &Manifest, cut: &CutPlace, lost_logs: &[LostLog]) -> Manifest {
+    let mut copied = Manifest { sequence: manifest.sequence + 1, ..manifest.clone() };
+    if let CutPlace::Sealed { segment, end } = *cut {
+        copied.segments.retain(|listed| listed.start < segment.start);
+        if end > segment.start {
+            copied.segments.push(ManifestSegment { end, ..segment });
+        }
+        copied.indexed_to = end;
+    }
+    for lost in lost_logs {
+        copied.logs.remove(&lost.log);
+    }
+    copied
+}
+
+/// The logs that are not all that they were as of `last`.
+fn lost_logs(manifest: &Manifest, last: Hlc) -> Vec<LostLog> {
+    let logs = manifest.logs.iter();
+    let logs =
+        logs.map(|(log, horizon)| LostLog { log: *log, complete_from: complete_from(horizon) });
+    logs.filter(|lost| lost.complete_from > last).collect()
+}
+
+/// The first stamp as of which a log is all that it was then, but for what its log start removed
+/// before.
+fn complete_from(horizon: &LogHorizon) -> Hlc {
+    // A cut below the bound `compacted_to` is not complete.
+    let compacted = horizon.compacted_to.previous();
+    horizon.lost_to.max(compacted).max(horizon.released_tip.stamp)
+}
+
+fn data_name(segment: &ManifestSegment) -> String {
+    match segment.layout {
+        SegmentLayout::Journal => segment_name(segment.start),
+        SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
+    }
+}
+
+/// The search for the first frame after a stamp, and, on the way, for frames of some logs.
+struct FrameSearch {
+    last: Hlc,
+    /// The logs to find.
+    logs: BTreeSet<LogId>,
+    /// Those that have a frame up to `last`.
+    found_logs: BTreeSet<LogId>,
+    /// The position of the first frame after it, among those seen.
+    first_later: Option<u64>,
+}
+
+impl FrameSearch {
+    fn new(last: Hlc, lost_logs: &[LostLog]) -> FrameSearch {
+        let logs = lost_logs.iter().map(|lost| lost.log).collect();
+        FrameSearch { last, logs, found_logs: BTreeSet::new(), first_later: None }
+    }
+
+    fn see(&mut self, position: u64, frame: &FrameHeader) {
+        if frame.stamp > self.last {
+            self.first_later = Some(self.first_later.map_or(position, |at| at.min(position)));
+        } else if self.logs.contains(&frame.log) {
+            self.found_logs.insert(frame.log);
+        }
+    }
+
+    /// Searches the segments that the manifest lists.
+    fn in_sealed(
+        &mut self,
+        disk: &dyn Disk,
+        manifest: &Manifest,
+    ) -> Result<Option<CutPlace>, StorageError> {
+        let cache = Arc::new(BlockCache::new(0));
+        for segment in &manifest.segments {
+            let data = data_name(segment);
+            let index = SegmentIndex::open(disk, &index_name(&data), segment.start, &cache)?;
+            if let Some(index) = index.filter(|index| index.header.last_stamp <= self.last) {
+                match self.in_index(&index) {
+                    Ok(()) => continue,
+                    // The data file says it too.
+                    Err(error) if error.is_data_loss() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let file = StorageFile::open(disk, &data)?;
+            match segment.layout {
+                SegmentLayout::Journal => {
+                    let span = segment.start..segment.end;
+                    for_each_journal_frame(file, span, &mut |scanned| {
+                        self.see(scanned.position, &scanned.frame);
+                        match self.first_later {
+                            Some(_) => ControlFlow::Break(()),
+                            None => ControlFlow::Continue(()),
+                        }
+                    })?;
+                }
+                SegmentLayout::Sorted { .. } => {
+                    for_each_sorted_frame(&DataFile::new(file), &mut |frame| {
+                        self.see(frame.position, &frame.frame);
+                        Ok(())
+                    })?;
+                }
+            }
+            if let Some(end) = self.first_later {
+                return Ok(Some(CutPlace::Sealed { segment: *segment, end }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Searches for logs.
+    fn in_index(&mut self, index: &SegmentIndex) -> Result<(), StorageError> {
+        for log in &self.logs {
+            if index.find_run(*log)?.is_some() {
+                self.found_logs.insert(*log);
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches the segments from `from` on, which are not listed; returns where the copy ends.
+    /// Everything below `synced_to` has to be there.
+    fn in_open(&mut self, disk: &dyn Disk, from: u64, synced_to: u64) -> Result<u64, AsOfError> {
+        let walked = walk(disk, from, Hlc::ZERO, synced_to, self)?;
+        match self.first_later {
+            Some(position) => Ok(position),
+            None if walked.end < synced_to => {
+                let what = format!("it was synced up to position {synced_to}");
+                Err(StorageError::corrupt("the journal", walked.end, what).into())
+            }
+            None => Ok(walked.end),
+        }
+    }
+}
+
+impl FrameVisitor for FrameSearch {
+    fn frame(
+        &mut self,
+        _: &Arc<Segment>,
+        position: u64,
+        frame: &FrameHeader,
+        _: &[u8],
+    ) -> Result<(), RecoverError> {
+        self.see(position, frame);
+        Ok(())
+    }
+}
+
+fn for_each_sorted_frame(
+    data: &DataFile,
+    visit: &mut dyn FnMut(&SortedFrame) -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
+    let mut frames = SortedSegmentScanner::new(data)?;
+    while let Some(frame) = frames.next()? {
+        visit(&frame)?;
+    }
+    match frames.corrupt_at {
+        Some(at) => Err(data.corruption_error(at, "a frame")),
+        None => Ok(()),
+    }
+}
+
+/// Copies the frames of a sorted segment that are stamped up to `last`, under another header, and
+/// syncs the copy.
+///
+/// # Errors
+/// The source is corrupt, or a disk fails or is full.
+pub(super) fn copy_sorted_as_of(
+    source: StorageFile,
+    target: &StorageFile,
+    header: SortedSegmentHeader,
+    last: Hlc,
+) -> Result<(), StorageError> {
+    let data = DataFile::new(source);
+    let (mut pending, mut written) = (header.encode().to_vec(), 0);
+    for_each_sorted_frame(&data, &mut |frame| {
+        if frame.frame.stamp > last {
+            return Ok(());
+        }
+        let payload_bytes = u64::from(frame.frame.length);
+        let length = SORTED_FRAME_HEADER_BYTES + padded(payload_bytes) as usize;
+        let from = pending.len();
+        pending.resize(from + length, 0);
+        // The padding of the last frame may not be in the file.
+        let unpadded = from + SORTED_FRAME_HEADER_BYTES + payload_bytes as usize;
+        let at = frame.at - SORTED_FRAME_HEADER_BYTES as u64;
+        data.read_exact(&mut pending[from..unpadded], at)?;
+        let payload = &pending[from + SORTED_FRAME_HEADER_BYTES..unpadded];
+        if crc32c::crc32c(payload) != frame.frame.payload_crc {
+            return Err(data.corruption_error(frame.at, "a payload"));
+        }
+        if pending.len() >= WRITE_BYTES {
+            target.write_at(&pending, written)?;
+            written += pending.len() as u64;
+            pending.clear();
+        }
+        Ok(())
+    })?;
+    target.write_at(&pending, written)?;
+    target.sync()
+}
+
+/// Returns true if there is a proof of the segment that begins at `start`.
+fn is_proved(disk: &dyn Disk, start: u64) -> Result<bool, StorageError> {
+    let names = list_files(disk)?;
+    let files = names.iter().filter(|name| proof_start(name).is_some_and(|first| first <= start));
+    for name in files {
+        match ProofLocation::read_all(&StorageFile::open(disk, name)?) {
+            Ok(proofs) if proofs.iter().any(|proof| proof.header.end > start) => return Ok(true),
+            Ok(_) => {}
+            Err(ProofError::Storage(error)) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Writes the proof of a sorted segment, from the frames that it has. Nobody signs it.
+pub(super) fn prove_sorted(
+    disk: &dyn Disk,
+    name: &str,
+    span: Range<u64>,
+) -> Result<(), StorageError> {
+    let mut frames = SortedFrameReader::with_leaves(StorageFile::open(disk, name)?, true)?;
+    let mut leaves = Vec::new();
+    while let Some(item) = frames.next_item()? {
+        if let SortedScanItem::Frame { found, .. } = item
+            && let Some(digest) = found.leaf
+        {
+            leaves.push(FrameLeaf { position: found.position, stamp: found.frame.stamp, digest });
+        }
+    }
+    leaves.sort_unstable_by_key(|leaf| leaf.position);
+    let mut in_order = FrameLeaves::default();
+    leaves.into_iter().for_each(|leaf| in_order.push(leaf));
+    let before = match chain_before(disk, span.start) {
+        Err(ProofError::Storage(error)) => return Err(error),
+        chain => chain.ok().flatten().unwrap_or(Digest::BIRTH),
+    };
+    match write_proof_from_leaves(disk, span, &in_order, before, None) {
+        Ok(_) => Ok(()),
+        Err(WriteProofError::Storage(error)) => Err(error),
+        Err(error @ WriteProofError::Corrupt { .. }) => {
+            Err(StorageError::corrupt(name, None, error.to_string()))
+        }
+    }
+}
+
+/// The last stamp of the newest segment that begins below `end` and has not been indexed by
+/// `indexed_to`; zero if there is none.
+pub(super) fn last_stamp_of_open_segments(
+    disk: &dyn Disk,
+    indexed_to: u64,
+    end: u64,
+) -> Result<Hlc, StorageError> {
+    let newest = open_segments(&list_files(disk)?, indexed_to, end).pop();
+    let Some((start, _)) = newest else { return Ok(Hlc::ZERO) };
+    // The file may be truncated meanwhile behind the end.
+    let file = StorageFile::open(disk, &segment_name(start))?;
+    let mut last = Hlc::ZERO;
+    for_each_journal_frame(file, start..end, &mut |scanned| {
+        last = scanned.frame.stamp;
+        ControlFlow::Continue(())
+    })?;
+    Ok(last)
+}
+
+/// Visits the frames of a file in the order of the journal, which begins and ends with `span`.
+fn for_each_journal_frame(
+    file: StorageFile,
+    span: Range<u64>,
+    visit: &mut dyn FnMut(&ScannedFrame) -> ControlFlow<()>,
+) -> Result<(), StorageError> {
+    let name = file.name().to_owned();
+    let mut frames = FrameReader::new(file, span, SEGMENT_HEADER_BYTES);
+    while let Some(item) = frames.next_item()? {
+        match item {
+            JournalScanItem::Frame(scanned) if !scanned.payload_is_whole => {
+                return Err(StorageError::corrupt(&name, scanned.position, "a payload"));
+            }
+            JournalScanItem::Frame(scanned) => {
+                if visit(&scanned).is_break() {
+                    break;
+                }
+            }
+            JournalScanItem::Corrupt { position, reason, .. } => {
+                return Err(StorageError::corrupt(&name, position, reason.to_string()));
+            }
+        }
+    }
+    Ok(())
+}
