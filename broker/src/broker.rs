@@ -14,8 +14,9 @@ use engine::{Engine, EngineError, EngineOptions, Isolation};
 use fileview::fuse::{FuseMounts, MountGuards};
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
-use storage::DataDirectory;
 use storage::disk::RealDisk;
+use storage::journal::RecoverError;
+use storage::{DataDirectory, HistoryError, OpenError};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -127,14 +128,9 @@ impl Broker {
         )));
         let mounts = open_mounts(&engine, tree, &data, mount_users);
         mount_all(&mounts, mounted).await?;
-        let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(
             &data,
-            ControlContext {
-                mounts: mounts.clone(),
-                timekeeper,
-                security: Arc::clone(engine.security()),
-            },
+            ControlContext { mounts: mounts.clone(), engine: Arc::clone(&engine) },
         );
         maintenance.spawn(Arc::clone(&engine).run_maintenance());
         maintenance.spawn(Arc::clone(&kafka).run_maintenance());
@@ -218,7 +214,32 @@ fn open_engine(
     let doing = || format!("open the journal in {}", journal.display());
     let disk = RealDisk::open(journal).with_context(doing)?;
     let engine = Engine::open(Arc::new(disk), options, Arc::new(OsClock), Arc::new(format));
+    let engine = engine.map_err(|error| match looks_copied(&error) {
+        true => anyhow::anyhow!("{error}. {COPY_HINT}"),
+        false => error.into(),
+    });
     Ok(Arc::new(engine.with_context(doing)?))
+}
+
+/// What to do if a directory was copied while a server wrote to it.
+const COPY_HINT: &str = "If the directory is a copy of one that a server was using, the copy is not of one moment: copy it with `freezeframe backup`";
+
+/// True if files of a journal do not fit each other, as those that were copied one after the other.
+fn looks_copied(error: &OpenError) -> bool {
+    match error {
+        OpenError::BoundLost | OpenError::BoundStale { .. } => true,
+        OpenError::History(error) => matches!(
+            error,
+            HistoryError::Manifest(_)
+                | HistoryError::MissingFile { .. }
+                | HistoryError::Order { .. }
+        ),
+        OpenError::Recover(error) => matches!(
+            error,
+            RecoverError::Corrupt(_) | RecoverError::Gap { .. } | RecoverError::Offsets { .. }
+        ),
+        OpenError::Bound(_) | OpenError::Storage(_) => false,
+    }
 }
 
 /// Creates the tree of files. Mounts and clients share one, and so its memory.

@@ -13,15 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use engine::Isolation;
 use engine::security::{
     Actor, ScramCredential, ScramMechanism, Security, SecurityChange, SecurityState,
 };
+use engine::{Engine, Isolation};
 use fileview::fuse::FuseMounts;
 pub use fileview::fuse::data_dir_of;
+use hlc::{Hlc, SysTime, WallMark};
 use serde::{Deserialize, Serialize};
+use storage::manifest::Manifest;
 use storage::timekeeper::Timekeeper;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -73,6 +75,9 @@ pub enum ControlRequest {
     },
     /// Remove what is known of a user's password.
     RemoveUser { name: String },
+    /// Begin a backup. The server keeps the files until the connection ends. The bytes of the
+    /// manifest follow the line of the response.
+    Backup,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,8 +92,36 @@ pub enum ControlResponse {
         /// earlier one.
         ended_tokens: Option<usize>,
     },
+    Backup(BackupPointDocument),
     /// Failure, with the reason.
     Refused(String),
+}
+
+/// A [`BackupPoint`], without its manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupPointDocument {
+    /// The length of the manifest.
+    manifest_bytes: u64,
+    /// The journal's end.
+    end: u64,
+    /// Every entry that will ever have a stamp up to it is below the end; as bits.
+    moment: u64,
+    /// The last confirmed reading of the wall clock, in milliseconds since 1970.
+    mark_ms: u64,
+    /// True if it is still confirmed.
+    is_mark_confirmed: bool,
+}
+
+/// A point that a server keeps while this exists.
+#[derive(Debug)]
+pub(crate) struct RemoteBackupPoint {
+    pub(crate) manifest: Manifest,
+    /// The journal's end.
+    pub(crate) end: u64,
+    pub(crate) moment: Hlc,
+    pub(crate) mark: WallMark,
+    _connection: UnixStream,
 }
 
 /// A user with a password.
@@ -175,6 +208,41 @@ pub(crate) fn exchange_if_running(
     data_dir: &Path,
     request: &ControlRequest,
 ) -> anyhow::Result<Option<ControlResponse>> {
+    let Some(stream) = ask_if_running(data_dir, request)? else { return Ok(None) };
+    read_response(&mut BufReader::new((&stream).take(LINE_BYTES_MAX))).map(Some)
+}
+
+/// Begins a backup; `None` if no server runs on `data_dir`.
+pub(crate) fn begin_backup_if_running(
+    data_dir: &Path,
+) -> anyhow::Result<Option<RemoteBackupPoint>> {
+    let Some(stream) = ask_if_running(data_dir, &ControlRequest::Backup)? else {
+        return Ok(None);
+    };
+    let mut reader = BufReader::new(&stream);
+    let document = match read_response(&mut reader)? {
+        ControlResponse::Backup(document) => document,
+        ControlResponse::Refused(reason) => bail!(reason),
+        _ => bail!("the server answers another question"),
+    };
+    let mut bytes = Vec::new();
+    let read = reader.take(document.manifest_bytes).read_to_end(&mut bytes);
+    read.context("read the server's manifest")?;
+    let manifest = Manifest::decode(&bytes).context("the server's manifest is cut short")?;
+    Ok(Some(RemoteBackupPoint {
+        manifest,
+        end: document.end,
+        moment: Hlc::from_bits(document.moment),
+        mark: WallMark {
+            wall: SysTime(document.mark_ms),
+            is_confirmed: document.is_mark_confirmed,
+        },
+        _connection: stream,
+    }))
+}
+
+/// Sends a request; `None` if no server runs on `data_dir`.
+fn ask_if_running(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<Option<UnixStream>> {
     let path = data_dir.display();
     let directory = match std::fs::File::open(data_dir) {
         Ok(directory) => directory,
@@ -192,10 +260,13 @@ pub(crate) fn exchange_if_running(
     let mut line = serde_json::to_vec(request).context("spell the question")?;
     line.push(b'\n');
     (&stream).write_all(&line).context("ask the server")?;
+    Ok(Some(stream))
+}
+
+fn read_response(reader: &mut impl BufRead) -> anyhow::Result<ControlResponse> {
     let mut answer = String::new();
-    let mut reader = BufReader::new((&stream).take(LINE_BYTES_MAX));
     reader.read_line(&mut answer).context("wait for the server's answer")?;
-    serde_json::from_str(&answer).map(Some).context("read the server's answer")
+    serde_json::from_str(&answer).context("read the server's answer")
 }
 
 fn no_server(error: &io::Error) -> bool {
@@ -212,8 +283,7 @@ fn short_path(directory: &std::fs::File, name: &str) -> PathBuf {
 #[derive(Clone)]
 pub(crate) struct ControlContext {
     pub(crate) mounts: FuseMounts,
-    pub(crate) timekeeper: Arc<Timekeeper>,
-    pub(crate) security: Arc<Security>,
+    pub(crate) engine: Arc<Engine>,
 }
 
 /// The socket of a running server.
@@ -283,10 +353,13 @@ async fn serve(mut stream: tokio::net::UnixStream, context: ControlContext) -> i
             request @ (ControlRequest::Users
             | ControlRequest::SetUser { .. }
             | ControlRequest::RemoveUser { .. }),
-        ) => match change_users(&context.security, owner, request).await {
+        ) => match change_users(context.engine.security(), owner, request).await {
             Ok(answer) => answer,
             Err(error) => ControlResponse::Refused(format!("{error:#}")),
         },
+        Ok(ControlRequest::Backup) => {
+            return serve_backup(reader.into_inner().into_inner(), writing, &context.engine).await;
+        }
         Ok(request) => {
             tokio::task::spawn_blocking(move || handle_request(request, &context)).await?
         }
@@ -294,13 +367,58 @@ async fn serve(mut stream: tokio::net::UnixStream, context: ControlContext) -> i
             ControlResponse::Refused(format!("not a question that this version knows: {error}"))
         }
     };
-    let mut line = serde_json::to_vec(&answer)?;
+    write_line(&mut writing, &answer, &[]).await
+}
+
+/// Writes a response, and what follows it.
+async fn write_line(
+    writing: &mut (impl AsyncWrite + Unpin),
+    answer: &ControlResponse,
+    rest: &[u8],
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
+    line.extend_from_slice(rest);
     tokio::time::timeout(REQUEST_MAX, writing.write_all(&line)).await?
 }
 
+/// Begins a backup, and keeps its files until the client has gone.
+async fn serve_backup(
+    mut reading: impl AsyncRead + Unpin,
+    mut writing: impl AsyncWrite + Unpin,
+    engine: &Arc<Engine>,
+) -> io::Result<()> {
+    let begun_at = std::time::Instant::now();
+    let begin = Arc::clone(engine);
+    let begun = tokio::task::spawn_blocking(move || begin.core().maintenance().begin_backup());
+    let point = match begun.await? {
+        Ok(point) => point,
+        Err(error) => {
+            let refused = ControlResponse::Refused(format!("begin a backup: {error}"));
+            return write_line(&mut writing, &refused, &[]).await;
+        }
+    };
+    tracing::info!(moment = %point.moment, "a backup has begun: no space is reclaimed until it ends");
+    let manifest = point.manifest.encode();
+    let document = BackupPointDocument {
+        manifest_bytes: manifest.len() as u64,
+        end: point.end,
+        moment: point.moment.bits(),
+        mark_ms: point.mark.wall.0,
+        is_mark_confirmed: point.mark.is_confirmed,
+    };
+    write_line(&mut writing, &ControlResponse::Backup(document), &manifest).await?;
+    // The client says nothing more.
+    let ended = reading.read(&mut [0]).await.map(drop);
+    let seconds = begun_at.elapsed().as_secs();
+    tracing::info!(moment = %point.moment, seconds, "a backup has ended");
+    drop(point);
+    ended
+}
+
 fn handle_request(request: ControlRequest, context: &ControlContext) -> ControlResponse {
-    let ControlContext { mounts, timekeeper, .. } = context;
+    let ControlContext { mounts, engine } = context;
+    let timekeeper = engine.timekeeper();
     let result = match request {
         ControlRequest::ClockStatus => return ControlResponse::Clock(ClockStatus::of(timekeeper)),
         ControlRequest::ClockConfirm => {
@@ -320,7 +438,8 @@ fn handle_request(request: ControlRequest, context: &ControlContext) -> ControlR
         ControlRequest::Mounts => Ok(mounts.list()),
         ControlRequest::Users
         | ControlRequest::SetUser { .. }
-        | ControlRequest::RemoveUser { .. } => unreachable!("they have another way"),
+        | ControlRequest::RemoveUser { .. }
+        | ControlRequest::Backup => unreachable!("they have another way"),
     };
     result.map_or_else(|error| ControlResponse::Refused(error.to_string()), ControlResponse::Done)
 }

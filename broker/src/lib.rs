@@ -10,6 +10,7 @@
 
 mod admin;
 mod api;
+pub mod backup;
 mod broker;
 mod config;
 pub mod control;

@@ -7,9 +7,9 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    acls, budgets, cat, check, clock, completions, config, consume, cut, demo, diff, doctor,
-    groups, help, inspect, ls, moment, mount, pins, plugins, produce, profile as profile_command,
-    quotas, serve, stat, topics, transactions, users, zk,
+    acls, backup, budgets, cat, check, clock, completions, config, consume, cut, demo, diff,
+    doctor, groups, help, inspect, ls, moment, mount, pins, plugins, produce,
+    profile as profile_command, quotas, serve, stat, topics, transactions, users, zk,
 };
 use crate::help::{CONNECTION, HelpDetail, lay_out};
 use crate::login_args::{LoginArgs, PASSWORD_VARIABLE};
@@ -71,12 +71,14 @@ pub(crate) struct Cli {
 pub(crate) const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:9092";
 
 /// Commands that do not connect to a server.
-const WITHOUT_SERVER: [&str; 11] = [
+const WITHOUT_SERVER: [&str; 13] = [
     "serve",
     "config",
     "mount",
     "umount",
     "clock",
+    "backup",
+    "restore",
     "check",
     "inspect",
     "demo",
@@ -226,9 +228,15 @@ pub(crate) enum CliCommand {
     Umount(mount::UmountArgs),
     /// Show the state of the server's clock, or confirm it.
     Clock(clock::ClockCliArgs),
-    /// Read a whole data directory, and say whether it is intact.
+    /// Copy a server's data while it serves; `restore` starts from it.
+    Backup(backup::BackupArgs),
+    /// Make a data directory of a backup, as of any moment in it.
+    #[command(hide = true)]
+    Restore(backup::RestoreArgs),
+    /// Say if a data directory is intact; `inspect` prints files.
     Check(check::CheckArgs),
     /// Print the contents of files of a data directory.
+    #[command(hide = true)]
     Inspect(inspect::InspectArgs),
     Demo(demo::DemoArgs),
     /// Name servers, and how to connect to them.

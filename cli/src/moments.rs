@@ -10,7 +10,7 @@ use anyhow::Context;
 use client::Client;
 use fileview::{PathError, RecordSelection, ViewPath};
 use hlc::{
-    Cut, Moment, MomentError, MomentReference, MomentSelector, OsClock, SysTime, WallClock,
+    Cut, Hlc, Moment, MomentError, MomentReference, MomentSelector, OsClock, SysTime, WallClock,
     parse_selector,
 };
 use jiff::Timestamp;
@@ -114,6 +114,28 @@ impl MomentArg {
                 Err("give a moment of system time (s…)".to_owned())
             }
             _ => Ok(at),
+        }
+    }
+
+    /// As [`MomentArg::parse_system_moment`], for commands that ask no server.
+    pub(crate) fn parse_without_server(text: &str) -> Result<MomentArg, String> {
+        let at = MomentArg::parse_system_moment(text)?;
+        match &at.0 {
+            TypedMoment::Reference(name) => {
+                Err(format!("{name} is known to a running server only: give a time"))
+            }
+            _ => Ok(at),
+        }
+    }
+
+    /// The last stamp of a moment of system time.
+    ///
+    /// # Panics
+    /// It is a moment of user time.
+    pub(crate) fn last_stamp(&self) -> Hlc {
+        match self.moment() {
+            Moment::Sys(cut) => cut.bound().previous(),
+            Moment::User { .. } => panic!("a moment of system time was parsed"),
         }
     }
 

@@ -97,6 +97,16 @@ pub(crate) fn progress_bar(records: u64) -> ProgressBar {
     ProgressBar::new(records).with_style(style.expect("the template is a constant that parses"))
 }
 
+/// A progress bar for `length` bytes on a terminal; nothing elsewhere.
+pub(crate) fn byte_progress_bar(length: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(style).expect("a template that a test draws");
+    ProgressBar::new(length).with_style(style)
+}
+
 /// A progress display for output that is redirected to a file.
 struct WriteProgress {
     bar: ProgressBar,

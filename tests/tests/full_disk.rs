@@ -266,3 +266,31 @@ fn a_full_disk_under_the_catalog_ends_no_service_and_a_kill_in_the_midst_of_it_l
     server.stop().expect("it stops");
     check(&data);
 }
+
+/// The other file system also takes no links.
+#[test]
+fn a_backup_onto_a_disk_that_fills_is_refused_and_leaves_nothing() {
+    let test = "a_backup_onto_a_disk_that_fills_is_refused_and_leaves_nothing";
+    let Some(disk) = SmallDisk::mount(test, c"size=6m") else { return };
+    let directory = TestDirectory::new();
+    let data = directory.path().join("data");
+    let server = TestServer::start(&data, &[]).expect("a server");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("orders", 1, &[]);
+    let backup = |name: &str| {
+        let target = disk.path.join(name);
+        let (target, data) = (target.to_str().expect("letters"), data.to_str().expect("letters"));
+        testkit::process::run(&["backup", target, "--data-dir", data], "")
+    };
+    let copied = backup("small");
+    assert!(copied.stdout().contains(" copied\n"), "without links: {copied:?}");
+    check(&disk.path.join("small"));
+    for _ in 0..8 {
+        assert_eq!(wire.produce("orders", 0, &batch(900_000)).0, 0);
+    }
+    let free = disk.free_bytes();
+    backup("large").assert_failed(1, &["No space left", "free space"]);
+    assert!(!disk.path.join("large").exists());
+    assert_eq!(disk.free_bytes(), free);
+    assert_eq!(wire.produce("orders", 0, &batch(100)).0, 0, "the server goes on");
+}

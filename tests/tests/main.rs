@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod administration;
+mod backup;
 mod bank;
 mod cli;
 mod demo;

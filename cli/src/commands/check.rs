@@ -1,11 +1,9 @@
 //! `freezeframe check DIR`: reads a data directory from end to end.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use storage::DataDirectory;
 use storage::check::{ChangedFrame, CheckReport, ProofVerdict, VerificationReport};
@@ -16,7 +14,7 @@ use storage::proof::{Digest, read_public_key};
 use storage::sorted_segment::{is_index_name, is_sorted_segment_name};
 
 use super::topics::stamp_date;
-use crate::output::StandardOutput;
+use crate::output::{StandardOutput, byte_progress_bar};
 use crate::table::OutputTable;
 
 /// The remark about files that nothing references.
@@ -128,7 +126,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     home.require_journal()?;
     let disk = ReadOnlyDisk::new(&home.journal());
     let length = storage::check::bytes_to_read(&disk).context("list the journal")?;
-    let bar = progress_bar(length);
+    let bar = byte_progress_bar(length);
     let progress = &mut |bytes: u64| bar.set_position(bytes);
     let checked = if args.verify {
         storage::check::verify(&disk, &keys, progress)
@@ -180,15 +178,6 @@ fn is_own_file(name: &str) -> bool {
         || is_index_name(name)
         || latest_runs_range(name).is_some()
         || segment_start(name).is_some()
-}
-
-fn progress_bar(length: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(style).expect("a template that a test draws");
-    ProgressBar::new(length).with_style(style)
 }
 
 impl CheckSummary<'_> {
@@ -341,13 +330,6 @@ mod tests {
     use storage::{LogId, Offset};
 
     use super::*;
-
-    #[test]
-    fn the_progress_bar_s_template_is_one() {
-        let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-        assert!(ProgressStyle::with_template(style).is_ok());
-        assert!(progress_bar(1).is_hidden() || std::io::stderr().is_terminal());
-    }
 
     /// A data directory that is removed when it is dropped.
     struct CheckFixture(PathBuf);

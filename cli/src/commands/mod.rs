@@ -10,6 +10,7 @@ use crate::suggestion::with_suggestion;
 use crate::tls_args::TlsArgs;
 
 pub(crate) mod acls;
+pub(crate) mod backup;
 pub(crate) mod budgets;
 pub(crate) mod cat;
 pub(crate) mod check;
@@ -50,6 +51,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Mount(args) => mount::run(&args),
         CliCommand::Umount(args) => mount::umount(&args),
         CliCommand::Clock(args) => clock::run(&args),
+        CliCommand::Backup(args) => backup::run(&args),
+        CliCommand::Restore(args) => backup::run_restore(&args),
         CliCommand::Check(args) => check::run(&args),
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Demo(args) => run_as_client(demo::run(args)),
