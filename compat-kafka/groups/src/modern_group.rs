@@ -368,3 +368,158 @@ pub(super) fn decode_members<'a, M: DeserializeOwned>(
 pub(super) fn encode_member(member: &impl serde::Serialize) -> Vec<u8> {
     encode_versioned(MEMBER_VERSION, member)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    struct TestMember {
+        epoch: i32,
+        is_classic: bool,
+        target: u32,
+    }
+
+    impl ModernMember for TestMember {
+        type Target = u32;
+
+        fn epoch(&self) -> i32 {
+            self.epoch
+        }
+
+        fn target_mut(&mut self) -> &mut u32 {
+            &mut self.target
+        }
+
+        fn bytes(&self, id: &str) -> usize {
+            id.len() + 8
+        }
+
+        fn is_classic(&self) -> bool {
+            self.is_classic
+        }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn group(members: &[(&str, bool)]) -> ModernGroup<TestMember> {
+        let options = Options { offsets_retention: MINUTE, ..Options::default() };
+        let mut group = ModernGroup::new(Arc::new(options), 7);
+        for (id, is_classic) in members {
+            group.put(id, TestMember { epoch: 5, is_classic: *is_classic, target: 0 });
+        }
+        group.assert_sound();
+        group
+    }
+
+    fn fence(member: &str, generation_id: i32) -> CommitFence {
+        CommitFence {
+            member_id: member.to_owned(),
+            group_instance_id: None,
+            generation_id,
+            knows_epochs: true,
+            kind: CommitKind::Plain,
+        }
+    }
+
+    fn check(group: &ModernGroup<TestMember>, fence: &CommitFence) -> Result<(), GroupError> {
+        // A member has partition 0 since epoch 3, and partition 1 not at all.
+        let partitions = || vec![(TopicId::default(), 0)];
+        group.check_commit(fence, &partitions, |_, (_, partition)| (partition == 0).then_some(3))
+    }
+
+    #[test]
+    fn a_commit_names_a_member_and_an_epoch_since_which_it_has_the_partitions() {
+        let group = group(&[("m", false), ("old", true)]);
+        for (epoch, expected) in [
+            (2, Err(GroupError::StaleMemberEpoch)),
+            (3, Ok(())),
+            (4, Ok(())),
+            (5, Ok(())),
+            (6, Err(GroupError::StaleMemberEpoch)),
+            (-1, Err(GroupError::StaleMemberEpoch)),
+        ] {
+            assert_eq!(check(&group, &fence("m", epoch)), expected, "epoch {epoch}");
+        }
+        assert_eq!(check(&group, &fence("nobody", 5)), Err(GroupError::UnknownMemberId));
+        assert_eq!(check(&group, &fence("", -1)), Err(GroupError::UnknownMemberId));
+        // A client that knows generations alone is of the classic protocol.
+        let without = |member| CommitFence { knows_epochs: false, ..fence(member, 5) };
+        assert_eq!(check(&group, &without("m")), Err(GroupError::UnsupportedVersion));
+        assert_eq!(check(&group, &without("old")), Ok(()));
+        assert_eq!(check(&group, &fence("old", 6)), Err(GroupError::IllegalGeneration));
+        let lacks =
+            group.check_commit(&fence("m", 4), &|| vec![(TopicId::default(), 1)], |_, _| None);
+        assert_eq!(lacks, Err(GroupError::StaleMemberEpoch));
+    }
+
+    #[test]
+    fn who_is_in_no_group_commits_to_an_empty_one_and_an_old_transaction_to_any() {
+        let empty = group(&[]);
+        assert_eq!(check(&empty, &fence("", -1)), Ok(()));
+        assert_eq!(check(&empty, &fence("m", -1)), Ok(()));
+        assert_eq!(check(&empty, &fence("m", 0)), Err(GroupError::UnknownMemberId));
+        let group = group(&[("m", false)]);
+        let old = |member: &str, instance: Option<&str>, generation_id| CommitFence {
+            kind: CommitKind::Transactional,
+            group_instance_id: instance.map(str::to_owned),
+            ..fence(member, generation_id)
+        };
+        assert_eq!(check(&group, &old("", None, -1)), Ok(()));
+        assert_eq!(check(&group, &old("", None, 0)), Err(GroupError::UnknownMemberId));
+        assert_eq!(check(&group, &old("", Some("i"), -1)), Err(GroupError::UnknownMemberId));
+    }
+
+    #[test]
+    fn offsets_are_read_by_a_member_at_its_epoch_or_by_nobody_in_particular() {
+        let group = group(&[("m", false)]);
+        assert_eq!(group.check_fetch(None, -1), Ok(()));
+        assert_eq!(group.check_fetch(None, 0), Err(GroupError::UnknownMemberId));
+        assert_eq!(group.check_fetch(Some("n"), 5), Err(GroupError::UnknownMemberId));
+        assert_eq!(group.check_fetch(Some("m"), 5), Ok(()));
+        assert_eq!(group.check_fetch(Some("m"), 4), Err(GroupError::StaleMemberEpoch));
+    }
+
+    #[test]
+    fn a_group_is_deleted_and_its_offsets_expire_once_nobody_is_in_it() {
+        let mut group = group(&[("m", false)]);
+        let condition = |group: &ModernGroup<TestMember>, now| {
+            group.offset_expiration_condition(now, || GroupSubscriptions::Unknown)
+        };
+        let is_used = |found: &OffsetExpirationCondition| {
+            matches!(found, OffsetExpirationCondition::Subscribed(_))
+        };
+        assert!(is_used(&condition(&group, 10 * MINUTE)));
+        assert_eq!(
+            (group.member_count(), group.check_delete()),
+            (1, Err(GroupError::NonEmptyGroup))
+        );
+        assert!(!group.is_idle());
+        group.remove(MINUTE, "m");
+        assert_eq!((group.member_count(), group.check_delete()), (0, Ok(())));
+        assert!(!group.is_idle(), "the log lacks that");
+        let recently = condition(&group, 2 * MINUTE - Duration::from_millis(1));
+        assert!(matches!(recently, OffsetExpirationCondition::RecentlyUsed));
+        assert!(matches!(condition(&group, 2 * MINUTE), OffsetExpirationCondition::Unused));
+        let options = Options { offsets_retention: 2 * MINUTE, ..Options::default() };
+        group.set_options(Arc::new(options));
+        let recently = condition(&group, 2 * MINUTE);
+        assert!(matches!(recently, OffsetExpirationCondition::RecentlyUsed));
+        let (count, _) = group.take_unsaved([], |_| Vec::new(), |_, _| None);
+        group.saved(count);
+        assert!(group.is_idle());
+    }
+
+    #[test]
+    fn targets_wait_for_the_interval_after_the_last_ones() {
+        let mut group = group(&[("m", false)]);
+        let micros = |count| MINUTE + Duration::from_micros(count);
+        assert!(!group.is_assignment_recent(MINUTE, MINUTE), "there were none");
+        group.set_targets(MINUTE, [1]);
+        group.assert_sound();
+        // One member waits for 100 microseconds, or less if that is the most.
+        assert!(group.is_assignment_recent(micros(99), MINUTE));
+        assert!(!group.is_assignment_recent(micros(100), MINUTE));
+        assert!(!group.is_assignment_recent(micros(50), Duration::from_micros(50)));
+    }
+}

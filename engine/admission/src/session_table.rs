@@ -166,7 +166,7 @@ mod tests {
         /// charged for the sessions that there are.
         #[test]
         fn the_table_is_a_map_with_holders_and_ranks(
-            steps in prop::collection::vec((0_u8..5, 0_u8..12, 0_u8..3, 0_u32..6), 1..200),
+            steps in prop::collection::vec((0_u8..6, 0_u8..12, 0_u8..3, 0_u32..6), 1..200),
         ) {
             let (budget, mut table) = (budget(), SessionTable::<u8, u8, u32>::default());
             let mut model = BTreeMap::<u8, (u8, u32)>::new();
@@ -185,11 +185,23 @@ mod tests {
                         table.set_rank(&id, rank);
                         model.entry(id).and_modify(|(_, before)| *before = rank);
                     }
+                    4 => {
+                        let of_owner = model.iter().filter(|(_, (of, _))| *of == owner);
+                        let lowest = of_owner.map(|(id, (_, rank))| (*rank, *id)).min();
+                        let expected = lowest.map(|(_, id)| id);
+                        prop_assert_eq!(table.remove_lowest_of(&holder(owner)), expected);
+                        expected.map(|id| model.remove(&id));
+                    }
                     _ => {
                         table.hand_over(&id, &holder(owner));
                         model.entry(id).and_modify(|(before, _)| *before = owner);
                     }
                 }
+                let expected = model.get(&id);
+                prop_assert_eq!(table.contains(&id), expected.is_some());
+                prop_assert_eq!(table.rank(&id), expected.map(|(_, rank)| *rank));
+                prop_assert_eq!(table.get(&id).copied(), expected.map(|_| id));
+                prop_assert_eq!(table.get_mut(&id).map(|session| *session), expected.map(|_| id));
                 let lowest = model.iter().map(|(id, (_, rank))| (*rank, *id)).min();
                 prop_assert_eq!(table.lowest().copied(), lowest);
                 prop_assert_eq!((table.len(), table.is_empty()), (model.len(), model.is_empty()));
