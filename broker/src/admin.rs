@@ -36,6 +36,8 @@ use crate::http_access::{
 use crate::http_hosts::HttpHosts;
 use crate::http_response::{harden, refuse, refuse_with};
 use crate::http_sessions::session_methods;
+use crate::metrics::MetricsFormat;
+use crate::process::build_target;
 use crate::status::{ServerStatus, UnhealthyReason};
 use crate::{api, http_hosts, metrics};
 
@@ -170,7 +172,9 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
     let alter = RouteAccess::Cluster(Operation::Alter);
     let rows = [
         ("/healthz", RouteAccess::Open, get(healthz)),
+        ("/livez", RouteAccess::Open, get(healthz)),
         ("/readyz", RouteAccess::Open, get(readyz)),
+        ("/version", describe, get(version)),
         ("/session", RouteAccess::Login, session_methods()),
         ("/metrics", describe, get(read_metrics)),
         ("/metrics/clients", describe, get(read_client_metrics)),
@@ -184,7 +188,7 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
 
 /// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
-    let there_is = "there is /healthz, /readyz, /metrics, /metrics/clients, /commands, /session, and /v1/cut, diff, topics, groups, offsets, pins, acls, users, quotas, security-log; POST: /clock/confirm, /session, /v1";
+    let there_is = "there is /healthz, /livez, /readyz, /version, /metrics, /metrics/clients, /commands, /session, and /v1/cut, diff, topics, groups, offsets, pins, acls, users, quotas, security-log; POST: /clock/confirm, /session, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 
@@ -200,6 +204,16 @@ async fn healthz(State(status): StatusState) -> Response {
 
 async fn readyz(State(status): StatusState) -> Response {
     health_response(status.readiness())
+}
+
+/// The version of the program, the format of its data directories, and what it was built for.
+async fn version() -> Response {
+    let document = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "format": storage::FORMAT_VERSION,
+        "build": build_target(),
+    });
+    ([(header::CONTENT_TYPE, "application/json")], format!("{document}\n")).into_response()
 }
 
 fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response {
@@ -226,17 +240,24 @@ async fn render<T: Send + 'static>(
     tokio::task::spawn_blocking(make).await
 }
 
-async fn read_metrics(State(status): StatusState) -> Response {
+async fn read_metrics(State(status): StatusState, headers: HeaderMap) -> Response {
     // It counts the catalog's groups, which reads the disk.
-    match render(move || metrics::encode_text(&status)).await {
-        Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
-        Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    metrics_page(&headers, move || metrics::encode_text(&status)).await
 }
 
-async fn read_client_metrics(State(status): StatusState) -> Response {
-    match render(move || metrics::encode_clients(&status)).await {
-        Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+async fn read_client_metrics(State(status): StatusState, headers: HeaderMap) -> Response {
+    metrics_page(&headers, move || metrics::encode_clients(&status)).await
+}
+
+/// A page of metrics in the format that its reader accepts.
+async fn metrics_page(
+    headers: &HeaderMap,
+    encode: impl FnOnce() -> Result<String, std::fmt::Error> + Send + 'static,
+) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = MetricsFormat::accepted(accept.unwrap_or_default());
+    match render(move || Ok::<_, std::fmt::Error>(format.of_open_metrics(encode()?))).await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -30,6 +30,7 @@ use crate::links::open_links;
 use crate::maintenance::MaintenanceTasks;
 use crate::mount_users::{AuthorizedMounts, MountUsers};
 use crate::status::{ServerParts, ServerStatus};
+use crate::supervisor;
 use crate::zookeeper::{ZookeeperPorts, ZookeeperService};
 
 /// The time limit for connections to end. The Kafka protocol server has a limit of its own; this
@@ -135,6 +136,7 @@ impl Broker {
         maintenance.spawn(Arc::clone(&engine).run_maintenance());
         maintenance.spawn(Arc::clone(&kafka).run_maintenance());
         status.serving(ServerParts {
+            data_dir: data,
             engine: Arc::clone(&engine),
             kafka: Arc::clone(&kafka),
             zookeeper: zookeeper.as_ref().map(|zookeeper| Arc::clone(&zookeeper.server)),
@@ -166,6 +168,7 @@ async fn report_progress_while_opening<T>(
             Ok(opened) => return opened,
             Err(_) => {
                 let seconds = started.elapsed().as_secs();
+                supervisor::ask_for_time(4 * interval);
                 tracing::info!(
                     data_dir,
                     seconds,
@@ -344,6 +347,10 @@ impl RunningBroker {
     /// The address for operators, if any.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.http.plain.as_ref().map(|port| port.address)
+    }
+
+    pub(crate) fn status(&self) -> &Arc<ServerStatus> {
+        &self.status
     }
 
     pub fn cluster_id(&self) -> &str {

@@ -34,6 +34,7 @@ mod mount_users;
 mod process;
 mod run;
 mod status;
+mod supervisor;
 mod tls_reload;
 mod zookeeper;
 
@@ -45,4 +46,5 @@ pub use config::{
     ListenerConfig, ListenerSettings, SecurityProtocol, SettingOrigin,
 };
 pub use local_users::request_users;
+pub use process::build_target;
 pub use run::run;

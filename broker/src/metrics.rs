@@ -18,10 +18,60 @@ use prometheus_client::registry::Registry;
 use crate::process;
 use crate::status::{ServerParts, ServerStatus};
 
-/// The content type of the result of [`encode_text`].
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The text formats of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetricsFormat {
+    OpenMetrics,
+    /// The format of Prometheus, version 0.0.4.
+    Prometheus,
+}
 
-/// Encodes all metrics with their current values.
+impl MetricsFormat {
+    /// The format that the header `Accept` of a request asks for.
+    pub(crate) fn accepted(accept: &str) -> MetricsFormat {
+        let is_other = !accept.is_empty() && !accept.contains("application/openmetrics-text");
+        let is_text = accept.contains("text/plain") || accept.contains("text/*");
+        if is_other && is_text { MetricsFormat::Prometheus } else { MetricsFormat::OpenMetrics }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            MetricsFormat::OpenMetrics => {
+                "application/openmetrics-text; version=1.0.0; charset=utf-8"
+            }
+            MetricsFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// The text in this format. In that of Prometheus, a counter's description has the name of its
+    /// samples, and nothing marks the end.
+    pub(crate) fn of_open_metrics(self, text: String) -> String {
+        if self == MetricsFormat::OpenMetrics {
+            return text;
+        }
+        let described = |line: &'_ str| -> Option<(String, bool)> {
+            let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+            Some((name.to_owned(), kind == "counter"))
+        };
+        let kinds: BTreeMap<String, bool> = text.lines().filter_map(described).collect();
+        let mut page = String::with_capacity(text.len());
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            let words: Vec<&str> = line.splitn(4, ' ').collect();
+            match words[..] {
+                ["#", word, name, rest] if kinds.get(name) == Some(&true) => {
+                    page.push_str(&format!("# {word} {name}_total {rest}\n"));
+                }
+                _ => {
+                    page.push_str(line);
+                    page.push('\n');
+                }
+            }
+        }
+        page
+    }
+}
+
+/// Encodes all metrics with their current values, as OpenMetrics.
 pub(crate) fn encode_text(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(StatusCollector(Arc::clone(status))));
@@ -86,7 +136,9 @@ impl Collector for StatusCollector {
             encode_contents(&mut page, server)?;
             encode_cuts(&mut page, server)?;
             encode_zookeeper(&mut page, server)?;
+            encode_disk(&mut page, server)?;
         }
+        encode_build(&mut page)?;
         encode_process(&mut page)
     }
 }
@@ -368,12 +420,35 @@ fn encode_cuts(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result 
     page.gauge("freezeframe_pins", "Pins that stand", pins)
 }
 
+/// The disk of the data directory.
+fn encode_disk(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    // A missing gauge is better than a wrong one.
+    let Ok(volume) = storage::disk::volume_bytes(&server.data_dir) else { return Ok(()) };
+    let help = "Bytes of the data directory's disk";
+    page.gauge("freezeframe_disk_total_bytes", help, volume.total)?;
+    let help = "Bytes of that disk that can still be written";
+    page.gauge("freezeframe_disk_free_bytes", help, volume.usable)
+}
+
+fn encode_build(page: &mut MetricsPage<'_>) -> fmt::Result {
+    let (name, help) = ("freezeframe_build_info", "The program; always 1");
+    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    let target = process::build_target();
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("target", target.as_str())];
+    family.encode_family(&labels)?.encode_gauge(&1_u64)
+}
+
 fn encode_process(page: &mut MetricsPage<'_>) -> fmt::Result {
     if let Some(bytes) = process::resident_bytes() {
         page.gauge("process_resident_memory_bytes", "Memory that is resident", bytes)?;
     }
     if let Some(count) = process::open_files() {
         page.gauge("process_open_fds", "Files and sockets open", count)?;
+    }
+    if let Some(started_at) = process::started_at() {
+        let (name, help) = ("process_start_time_seconds", "When it started, since 1970");
+        let mut metric = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        metric.encode_gauge(&started_at.as_secs_f64())?;
     }
     let seconds = process::cpu_time().as_secs_f64();
     let mut metric = page.0.encode_descriptor(
@@ -425,5 +500,36 @@ impl MetricsPage<'_> {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&count, None)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_in_the_format_that_its_reader_accepts() {
+        for (accept, format) in [
+            ("", MetricsFormat::OpenMetrics),
+            ("*/*", MetricsFormat::OpenMetrics),
+            (
+                "text/plain;version=0.0.4;q=0.5,application/openmetrics-text",
+                MetricsFormat::OpenMetrics,
+            ),
+            ("text/plain", MetricsFormat::Prometheus),
+            ("text/plain; version=0.0.4, */*;q=0.1", MetricsFormat::Prometheus),
+        ] {
+            assert_eq!(MetricsFormat::accepted(accept), format, "{accept}");
+        }
+    }
+
+    #[test]
+    fn in_the_format_of_prometheus_a_counter_is_described_by_the_name_of_its_samples() {
+        let text = "# HELP a Bytes of a.\n# TYPE a counter\na_total{b=\"c\"} 1\n\
+                    # HELP d D.\n# TYPE d gauge\nd 2\n# EOF\n";
+        let expected = "# HELP a_total Bytes of a.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n\
+                        # HELP d D.\n# TYPE d gauge\nd 2\n";
+        assert_eq!(MetricsFormat::Prometheus.of_open_metrics(text.to_owned()), expected);
+        assert_eq!(MetricsFormat::OpenMetrics.of_open_metrics(text.to_owned()), text);
     }
 }

@@ -1,5 +1,6 @@
 //! A server process from start to end: the runtime, signals, and a store that stops.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -8,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::broker::{Broker, RunningBroker, restrict_new_files};
 use crate::config::Config;
-use crate::descriptors;
+use crate::{descriptors, supervisor};
 
 /// The time for which an idle blocking thread is kept for the next call.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
@@ -61,13 +62,20 @@ async fn serve(
         }
     };
     tracing::info!(%data_dir, cluster = running.cluster_id(), "{running}");
+    let told = ready(&running);
+    if told.is_ok() {
+        supervisor::say_ready(&running.to_string());
+    }
+    let status = Arc::clone(running.status());
     let failed = tokio::select! {
         name = signals.next() => {
             tracing::info!("{name}; stopping");
             Ok(name)
         }
-        why = wait_for_failure(ready(&running), &mut running) => Err(why),
+        why = wait_for_failure(told, &mut running) => Err(why),
+        never = supervisor::feed_watchdog(&status) => match never {},
     };
+    supervisor::say_stopping();
     let reason = match &failed {
         Ok(signal) => (*signal).to_owned(),
         Err(error) => format!("{error:#}"),

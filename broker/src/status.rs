@@ -1,5 +1,6 @@
 //! The status of the server, for `/healthz` and `/readyz`.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use compat_kafka::KafkaServer;
@@ -21,6 +22,7 @@ pub(crate) enum ServerPhase {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ServerParts {
+    pub(crate) data_dir: PathBuf,
     pub(crate) engine: Arc<Engine>,
     pub(crate) kafka: Arc<KafkaServer>,
     /// If ZooKeeper's clients are served.

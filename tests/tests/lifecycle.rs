@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -579,12 +580,48 @@ fn topics_records_offsets_and_the_numbers_of_producers_outlive_stops_and_kills()
     assert_eq!(wire.fetch("t", 0, 0).1, 6);
 }
 
+/// As systemd waits for a unit of `Type=notify` with `WatchdogSec=`.
+#[test]
+fn a_supervisor_is_told_when_clients_are_served_while_all_is_well_and_at_the_end() {
+    let directory = TestDirectory::new();
+    let socket = directory.path().join("notify");
+    let supervisor = UnixDatagram::bind(&socket).expect("it binds");
+    supervisor.set_read_timeout(Some(TIMEOUT)).expect("a bound on waiting");
+    let preparation =
+        format!("export NOTIFY_SOCKET={} WATCHDOG_USEC=200000", socket.to_str().expect("letters"));
+    let data = directory.path().join("data");
+    let server = TestServer::start_after(&preparation, &data, &[]).expect("it starts");
+    let next = || {
+        let mut bytes = [0; 4096];
+        let length = supervisor.recv(&mut bytes).expect("a message");
+        String::from_utf8(bytes[..length].to_vec()).expect("text")
+    };
+    let first = next();
+    assert!(first.starts_with("READY=1\nSTATUS=ready kafka=127.0.0.1:"), "{first}");
+    for _ in 0..3 {
+        assert_eq!(next().trim(), "WATCHDOG=1");
+    }
+    server.stop().expect("it stops in order");
+    let last = loop {
+        let message = next();
+        if message.trim() != "WATCHDOG=1" {
+            break message;
+        }
+    };
+    assert_eq!(last.trim(), "STOPPING=1");
+}
+
 #[test]
 fn the_admin_port_shows_health_readiness_and_what_was_counted() {
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
     assert_eq!(http_get(server.http, "/healthz").expect("an answer"), (200, "ok\n".to_owned()));
+    assert_eq!(http_get(server.http, "/livez").expect("an answer"), (200, "ok\n".to_owned()));
     assert_eq!(http_get(server.http, "/readyz").expect("an answer"), (200, "ok\n".to_owned()));
+    let (status, version) = http_get(server.http, "/version").expect("an answer");
+    assert_eq!(status, 200);
+    assert!(version.contains(r#""format":7"#) && version.contains("linux"), "{version}");
+    assert!(server.stdout_of(&["doctor", "--ready"]).contains("answers Kafka clients"));
     assert_eq!(http_get(server.http, "/nothing").expect("an answer").0, 404);
     let mut wire = RawKafkaConnection::connect(server.kafka);
     wire.create_topic("t", 3, &[]);

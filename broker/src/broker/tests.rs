@@ -452,7 +452,8 @@ async fn guarded(directory: &TestDirectory) -> RunningBroker {
 fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
     let get = |path: &str| ("GET", path.to_owned(), String::new());
     match path {
-        "/healthz" | "/readyz" | "/metrics" | "/metrics/clients" | "/commands" => vec![get(path)],
+        "/healthz" | "/livez" | "/readyz" | "/version" | "/metrics" | "/metrics/clients"
+        | "/commands" => vec![get(path)],
         "/commands/{command}" => ["stat", "watches", "none", "stat_reset"]
             .map(|name| get(&format!("/commands/{name}")))
             .into(),
@@ -508,7 +509,7 @@ async fn every_path_asks_who_it_is_unless_it_is_for_supervisors() {
             ] {
                 assert!(head.contains(header), "{request:?} {head}");
             }
-            if matches!(route.path, "/healthz" | "/readyz") {
+            if matches!(route.path, "/healthz" | "/livez" | "/readyz") {
                 assert_eq!(status, 200, "{request:?} {body}");
                 continue;
             }

@@ -26,6 +26,9 @@ It asks the server, moves a request through an RDMA link if there is one, and
 changes nothing. What is not well comes with what to do. The exit code is 1 if
 something does not work, or soon will not.
 
+--ready only asks whether the server answers Kafka clients: containers and
+scripts wait for it.
+
 With --data-dir it looks at the directory of a server that is stopped. To time
 the disk, it writes a small file there and removes it.
 
@@ -33,11 +36,15 @@ Examples:
   freezeframe doctor
   freezeframe doctor --bootstrap 10.0.0.1:9092
   freezeframe doctor --data-dir /var/lib/freezeframe
+  until freezeframe doctor --ready; do sleep 1; done
   freezeframe doctor --json | jq 'select(.level != \"ok\")'")]
 pub(crate) struct DoctorArgs {
     /// Look at the data directory of a server that is stopped.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Say only whether the server answers.
+    #[arg(long, conflicts_with = "data_dir")]
+    ready: bool,
     /// Print one JSON object a line for each finding.
     #[arg(long)]
     json: bool,
@@ -46,8 +53,10 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn run(args: DoctorArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let findings = match &args.data_dir {
         Some(directory) => directory_findings(directory),
+        None if args.ready => vec![answer_finding(server).await],
         None => {
-            let mut findings = server_findings(server).await;
+            let mut findings = vec![program_finding()];
+            findings.extend(server_findings(server).await);
             findings.extend(rdma_findings(server).await);
             findings
         }
@@ -97,15 +106,38 @@ fn sentence(text: &str) -> String {
 /// The largest difference between the clocks of client and server.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
+const CONNECTION: &str = "connection";
+
+/// Checks that the server answers.
+async fn answer_finding(server: &ServerAddress) -> HealthFinding {
+    match server.connect().await {
+        Ok(_) => HealthFinding::ok(CONNECTION, "the server answers Kafka clients"),
+        Err(error) => connection_error(&error),
+    }
+}
+
+fn connection_error(error: &anyhow::Error) -> HealthFinding {
+    let help = "name the server's address with --bootstrap if it is another one";
+    HealthFinding::error(CONNECTION, format!("{error:#}"), help)
+}
+
+/// Says what this program was built for.
+fn program_finding() -> HealthFinding {
+    let (version, target) = (env!("CARGO_PKG_VERSION"), broker::build_target());
+    let rdma = if cfg!(target_env = "musl") {
+        ", linked statically: it cannot load libibverbs, and moves records over TCP"
+    } else {
+        ""
+    };
+    HealthFinding::ok("program", format!("freezeframe {version} for {target}{rdma}"))
+}
+
 /// The checks of the server, and of the way to it.
 async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
-    let subject = "connection";
+    let subject = CONNECTION;
     let mut client = match server.connect().await {
         Ok(client) => client,
-        Err(error) => {
-            let help = "name the server's address with --bootstrap if it is another one";
-            return vec![HealthFinding::error(subject, format!("{error:#}"), help)];
-        }
+        Err(error) => return vec![connection_error(&error)],
     };
     let started = Instant::now();
     let answer = match client.moment(None).await {
