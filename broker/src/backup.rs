@@ -17,14 +17,14 @@ use anyhow::{Context, bail, ensure};
 use compat_kafka::{KafkaFormat, KafkaOptions};
 use engine::EngineOptions;
 use hlc::Hlc;
-use storage::DataDirectory;
 use storage::backup::{
     AsOfError, CopiedContent, CopiedFile, JournalCopy, LostLog, copy_as_of, copy_file,
     copy_of_stopped, copy_up_to, finish_copy,
 };
 use storage::disk::{ReadOnlyDisk, RealDisk};
+use storage::{DataDirectory, DataDirectoryError};
 
-use crate::broker::{open_data_directory, restrict_new_files};
+use crate::broker::{open_engine, restrict_new_files};
 use crate::control::{RemoteBackupPoint, begin_backup_if_running};
 
 /// The directory of the journal in a data directory.
@@ -34,7 +34,7 @@ const IDENTITY: &str = "FREEZEFRAME";
 /// The first bytes of a data file, which tell it from another file of its name.
 const FILE_HEADER_BYTES: usize = 64;
 
-/// The way to make a file of a backup that never changes.
+/// How a backup gets a file that never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
     /// A hard link if both directories are on one file system, else a copy.
@@ -43,7 +43,6 @@ pub enum CopyMode {
     Copy,
 }
 
-/// What was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupSummary {
     /// Everything up to this stamp is in it.
@@ -57,7 +56,7 @@ pub struct BackupSummary {
     pub linked_bytes: u64,
 }
 
-/// Called with the bytes that are done, and those of all.
+/// Progress: bytes done, and bytes in total.
 pub type CopyProgress<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// The source of a backup, while it is copied.
@@ -65,40 +64,45 @@ struct BackupSource {
     directory: PathBuf,
     cluster_id: String,
     copy: JournalCopy,
-    /// The running server, which keeps the files; or the lock that no server can take.
-    _held: HeldSource,
+    /// The running server, which keeps the files.
+    server: Option<RemoteBackupPoint>,
+    /// The lock that keeps servers out, if none runs.
+    _lock: Option<DataDirectory>,
 }
 
-enum HeldSource {
-    #[expect(dead_code, reason = "its drop ends it")]
-    Running(RemoteBackupPoint),
-    #[expect(dead_code, reason = "its drop ends it")]
-    Stopped(DataDirectory),
+/// Locks a data directory that no server uses.
+fn open_stopped(directory: &Path) -> anyhow::Result<DataDirectory> {
+    let home = DataDirectory::open_existing(directory)?;
+    if let Some(error) = home.identity_error() {
+        bail!("{error}");
+    }
+    home.require_journal()?;
+    Ok(home)
 }
 
 impl BackupSource {
     fn open(data_dir: &Path) -> anyhow::Result<BackupSource> {
-        let running = begin_backup_if_running(data_dir)?;
-        let journal = data_dir.join(JOURNAL);
-        let disk = ReadOnlyDisk::new(&journal);
-        let (cluster_id, copy, held) = match running {
+        let server = begin_backup_if_running(data_dir)?;
+        let disk = ReadOnlyDisk::new(&data_dir.join(JOURNAL));
+        let (cluster_id, copy, lock) = match &server {
             Some(point) => {
                 let cluster_id = DataDirectory::read_cluster_id(data_dir)?;
                 let (manifest, end) = (point.manifest.clone(), point.end);
                 let copy = copy_up_to(&disk, manifest, end, point.moment, point.mark);
-                (cluster_id, copy.context("read the journal")?, HeldSource::Running(point))
+                (cluster_id, copy.context("read the journal")?, None)
             }
             None => {
-                let home = DataDirectory::open_existing(data_dir)?;
-                if let Some(error) = home.identity_error() {
-                    bail!("{error}");
-                }
-                home.require_journal()?;
+                let home = open_stopped(data_dir)?;
                 let copy = copy_of_stopped(&disk).context("read the journal")?;
-                (home.cluster_id().to_owned(), copy, HeldSource::Stopped(home))
+                (home.cluster_id().to_owned(), copy, Some(home))
             }
         };
-        Ok(BackupSource { directory: data_dir.to_owned(), cluster_id, copy, _held: held })
+        Ok(BackupSource { directory: data_dir.to_owned(), cluster_id, copy, server, _lock: lock })
+    }
+
+    /// Checks that the files were kept to the end.
+    fn require_kept(&self) -> anyhow::Result<()> {
+        self.server.as_ref().map_or(Ok(()), RemoteBackupPoint::require_kept)
     }
 
     fn journal(&self) -> PathBuf {
@@ -114,7 +118,7 @@ impl BackupSource {
                 CopiedContent::Whole | CopiedContent::SortedAsOf { .. } => {
                     match fs::metadata(self.journal().join(&file.name)) {
                         Ok(metadata) => metadata.len(),
-                        Err(error) if error.kind() == io::ErrorKind::NotFound && file.is_soft => {
+                        Err(error) if is_missing(&error) && file.is_soft => {
                             continue;
                         }
                         Err(error) => {
@@ -130,8 +134,8 @@ impl BackupSource {
 
     fn summary(&self) -> BackupSummary {
         BackupSummary {
-            last: self.copy.bound.bound.previous(),
-            was_running: matches!(self._held, HeldSource::Running(_)),
+            last: self.copy.last,
+            was_running: self.server.is_some(),
             ..BackupSummary::default()
         }
     }
@@ -151,20 +155,20 @@ pub fn back_up(
     progress: &mut CopyProgress<'_>,
 ) -> anyhow::Result<BackupSummary> {
     restrict_new_files();
-    if let Some(earlier) = earlier {
-        DataDirectory::read_cluster_id(earlier).context("read the earlier backup")?;
-    }
+    let earlier_id = earlier.map(DataDirectory::read_cluster_id).transpose();
+    let earlier_id = earlier_id.context("read the earlier backup")?;
     let source = BackupSource::open(data_dir)?;
     if let Some(earlier) = earlier {
-        let cluster_id = DataDirectory::read_cluster_id(earlier)?;
         ensure!(
-            cluster_id == source.cluster_id,
-            "{} is a backup of another cluster",
+            earlier_id.as_ref() == Some(&source.cluster_id),
+            "the earlier backup {} is of another cluster: leave out --since, or name a backup of this one",
             earlier.display()
         );
     }
     let target = TargetDirectory::create(target)?;
-    let result = target.fill(&source, earlier, mode, progress);
+    let result = target
+        .fill(&source, earlier, mode, progress)
+        .and_then(|summary| target.commit(&source).map(|()| summary));
     if result.is_err() {
         target.remove();
     }
@@ -180,6 +184,7 @@ pub fn back_up_to_archive(
     output: &mut dyn Write,
     progress: &mut CopyProgress<'_>,
 ) -> anyhow::Result<BackupSummary> {
+    restrict_new_files();
     let source = BackupSource::open(data_dir)?;
     let mut summary = source.summary();
     let files = source.sized_files()?;
@@ -194,10 +199,20 @@ pub fn back_up_to_archive(
         archive.append_data(&mut header, path, content).context(doing)?;
         Ok(())
     };
-    for (file, bytes) in &files {
-        let opened = File::open(source.journal().join(&file.name));
-        let mut opened = opened.with_context(|| format!("read {}", file.name))?;
-        add(&Path::new(JOURNAL).join(&file.name), *bytes, &mut (&mut opened).take(*bytes))?;
+    for (file, _) in &files {
+        let name = &file.name;
+        let mut opened = match File::open(source.journal().join(name)) {
+            Err(error) if is_missing(&error) && file.is_soft => continue,
+            opened => opened.with_context(|| format!("read {name}"))?,
+        };
+        let length = opened.metadata().with_context(|| format!("read {name}"))?.len();
+        let bytes = match file.content {
+            CopiedContent::Beginning(bytes) => bytes,
+            CopiedContent::Whole | CopiedContent::SortedAsOf { .. } => length,
+        };
+        add(&Path::new(JOURNAL).join(name), bytes, &mut (&mut opened).take(bytes))?;
+        let read = opened.stream_position().with_context(|| format!("read {name}"))?;
+        ensure!(read == bytes, "{name} is shorter than it was: make the backup again");
         summary.files += 1;
         summary.copied_bytes += bytes;
         progress(summary.copied_bytes, all);
@@ -208,16 +223,21 @@ pub fn back_up_to_archive(
     if let Some(secret) = read_secret(data_dir)? {
         add(Path::new(SECRET), secret.len() as u64, &mut &secret[..])?;
     }
+    source.require_kept()?;
     let identity = storage::DirectoryIdentity::encode(&source.cluster_id);
     add(Path::new(IDENTITY), identity.len() as u64, &mut identity.as_bytes())?;
     archive.finish().context(doing)?;
     Ok(summary)
 }
 
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
 fn read_secret(data_dir: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     match fs::read(data_dir.join(SECRET)) {
         Ok(secret) => Ok(Some(secret)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(error).context("read the file SECRET"),
     }
 }
@@ -238,11 +258,14 @@ impl TargetDirectory {
                 ensure!(is_empty, "{shown} is not empty: name a new or an empty directory");
                 false
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(error) if is_missing(&error) => true,
             Err(error) => return Err(error).with_context(|| format!("look into {shown}")),
         };
         let mut builder = DirBuilder::new();
-        let created = builder.recursive(true).mode(0o700).create(directory.join(JOURNAL));
+        let created = builder.recursive(true).mode(0o700).create(directory);
+        // Whoever creates the journal first makes the directory.
+        let created =
+            created.and_then(|()| DirBuilder::new().mode(0o700).create(directory.join(JOURNAL)));
         created.with_context(|| format!("create {shown}"))?;
         Ok(TargetDirectory { directory: directory.to_owned(), is_new })
     }
@@ -251,13 +274,25 @@ impl TargetDirectory {
         self.directory.join(JOURNAL)
     }
 
-    /// Removes what was made.
+    /// Removes all that was made: the directory was new or empty. The identity goes first.
     fn remove(&self) {
-        let _ = fs::remove_dir_all(self.journal());
-        let _ = fs::remove_file(self.directory.join(SECRET));
-        if self.is_new {
-            let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_file(self.directory.join(IDENTITY));
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
         }
+        if self.is_new {
+            let _ = fs::remove_dir(&self.directory);
+        }
+    }
+
+    /// Makes it a data directory, on stable storage.
+    fn commit(&self, source: &BackupSource) -> anyhow::Result<()> {
+        let secret = read_secret(&source.directory)?;
+        source.require_kept()?;
+        DataDirectory::commit_copy(&self.directory, &source.cluster_id, secret.as_deref())?;
+        let absolute = self.directory.canonicalize().context("look at the new directory")?;
+        let parent = absolute.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all());
+        parent.context("sync the directory above the new one")
     }
 
     fn fill(
@@ -282,10 +317,6 @@ impl TargetDirectory {
             progress(summary.linked_bytes + summary.copied_bytes, all);
         }
         finish_copy(&*to, &source.copy).context("finish the copy")?;
-        if let Some(secret) = read_secret(&source.directory)? {
-            fs::write(self.directory.join(SECRET), secret).context("write the file SECRET")?;
-        }
-        DataDirectory::commit_copy(&self.directory, &source.cluster_id)?;
         Ok(summary)
     }
 
@@ -304,27 +335,33 @@ impl TargetDirectory {
         }
         let (from, to) = (source.journal().join(&file.name), self.journal().join(&file.name));
         let before = earlier.map(|earlier| earlier.join(JOURNAL).join(&file.name));
-        let before = before.filter(|before| is_same_file(&from, before).unwrap_or(false));
+        let before = before.filter(|before| is_same_file(&from, before, mode).unwrap_or(false));
         let linkable = before.into_iter().chain((mode == CopyMode::Link).then(|| from.clone()));
         for existing in linkable {
             if fs::hard_link(existing, &to).is_ok() {
                 return Ok(true);
             }
         }
-        copy_whole(&from, &to)?;
+        match copy_whole(&from, &to) {
+            Err(error) if is_missing(&error) && file.is_soft => {}
+            copied => copied?,
+        }
         Ok(false)
     }
 }
 
-/// True if a file of an earlier backup is the same as one that never changes: both have the same
-/// length, time of change, and beginning, which has a random number where a name can occur twice.
-fn is_same_file(file: &Path, before: &Path) -> io::Result<bool> {
+/// True if an earlier backup has the same file: the same length, time of change to the nanosecond
+/// and header. A segment's header has a salt. A link to the source itself is no copy.
+fn is_same_file(file: &Path, before: &Path, mode: CopyMode) -> io::Result<bool> {
     let (file, before) = (File::open(file)?, File::open(before)?);
     let (now, then) = (file.metadata()?, before.metadata()?);
-    let times = |of: &fs::Metadata| (of.len(), of.mtime(), of.mtime_nsec());
-    let header = |of: &File| -> io::Result<[u8; FILE_HEADER_BYTES]> {
+    if mode == CopyMode::Copy && (now.dev(), now.ino()) == (then.dev(), then.ino()) {
+        return Ok(false);
+    }
+    let times = |metadata: &fs::Metadata| (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+    let header = |file: &File| -> io::Result<[u8; FILE_HEADER_BYTES]> {
         let mut bytes = [0; FILE_HEADER_BYTES];
-        of.read_exact_at(&mut bytes, 0)?;
+        file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
     };
     Ok(times(&now) == times(&then) && header(&file)? == header(&before)?)
@@ -332,17 +369,12 @@ fn is_same_file(file: &Path, before: &Path) -> io::Result<bool> {
 
 /// Copies a file with its time of change, and syncs it. Where the file system can, both share their
 /// blocks.
-fn copy_whole(from: &Path, to: &Path) -> anyhow::Result<()> {
+fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
     let mut target = File::create_new(to)?;
     io::copy(&mut source, &mut target)?;
-    let times = FileTimes::new().set_modified(source.metadata()?.modified()?);
-    target.set_times(times)?;
-    target.sync_all()?;
-    // A file that was cut short meanwhile would be no copy.
-    let (read, written) = (source.stream_position()?, target.metadata()?.len());
-    ensure!(read == written, "{read} bytes were read and {written} written");
-    Ok(())
+    target.set_times(FileTimes::new().set_modified(source.metadata()?.modified()?))?;
+    target.sync_all()
 }
 
 /// Makes a data directory of a backup: all of it, or what it was when `last` was the last stamp.
@@ -359,86 +391,87 @@ pub fn restore(
     progress: &mut CopyProgress<'_>,
 ) -> anyhow::Result<BackupSummary> {
     restrict_new_files();
-    let home = DataDirectory::open_existing(backup).map_err(|error| explain(backup, error))?;
-    if let Some(error) = home.identity_error() {
-        bail!("{error}");
-    }
-    home.require_journal()?;
+    let home = open_stopped(backup).map_err(|error| explain_open(backup, error))?;
     let disk = ReadOnlyDisk::new(&home.journal());
     let copy = match last {
         None => copy_of_stopped(&disk).context("read the backup")?,
         Some(last) => copy_as_of(&disk, last).map_err(|error| explain_moment(last, error))?,
     };
-    let last = last.unwrap_or_else(|| copy.bound.bound.previous());
     let lost_logs = copy.lost_logs.clone();
     let source = BackupSource {
         directory: backup.to_owned(),
         cluster_id: home.cluster_id().to_owned(),
         copy,
-        _held: HeldSource::Stopped(home),
+        server: None,
+        _lock: Some(home),
     };
     let target = TargetDirectory::create(target)?;
     let result = target.fill(&source, None, CopyMode::Copy, progress).and_then(|summary| {
-        open_once(&target.directory, &lost_logs)?;
-        Ok(BackupSummary { last, ..summary })
+        open_once(&target.directory, &lost_logs).with_context(|| {
+            if last.is_some() { NOT_ENOUGH } else { "open the restored directory" }
+        })?;
+        target.commit(&source)?;
+        Ok(summary)
     });
     if result.is_err() {
-        let _ = fs::remove_file(target.directory.join(IDENTITY));
-        let _ = fs::remove_dir_all(target.directory.join("catalog"));
-        let _ = fs::remove_file(target.directory.join("LOCK"));
         target.remove();
     }
     result
 }
 
-fn explain(backup: &Path, error: storage::DataDirectoryError) -> anyhow::Error {
+/// Why a directory as of a moment may not open.
+const NOT_ENOUGH: &str = "what is left of that moment is not enough to start from: give a later moment, or an earlier backup";
+
+fn explain_open(backup: &Path, error: anyhow::Error) -> anyhow::Error {
     let is_begun = backup.join(JOURNAL).is_dir();
-    match error {
-        storage::DataDirectoryError::NotFound { .. } if is_begun => anyhow::anyhow!(
-            "{} is no complete backup: the backup was interrupted before its last file",
+    match error.downcast_ref() {
+        Some(DataDirectoryError::NotFound { .. }) if is_begun => anyhow::anyhow!(
+            "the backup {} is incomplete, because it was interrupted: make it again",
             backup.display()
         ),
-        error => error.into(),
+        _ => error,
     }
 }
 
 fn explain_moment(last: Hlc, error: AsOfError) -> anyhow::Error {
-    let date = |stamp: Hlc| format!("s{}", stamp.time().0);
+    let moment = |stamp: Hlc| format!("s{}", stamp.time().0);
     match error {
         AsOfError::AfterEnd { last: end } => anyhow::anyhow!(
             "the backup ends before that moment, at {}: take a later backup, or leave out --at",
-            date(end)
+            moment(end)
         ),
         AsOfError::BeforeBeginning => {
             anyhow::anyhow!("the backup begins after that moment: give a later one")
         }
         AsOfError::Incomplete { from } => incomplete(from),
         error => {
-            anyhow::Error::from(error).context(format!("read the backup as of {}", date(last)))
+            anyhow::Error::from(error).context(format!("read the backup as of {}", moment(last)))
         }
     }
 }
 
 fn incomplete(from: Hlc) -> anyhow::Error {
     anyhow::anyhow!(
-        "what there was at that moment was partly removed or compacted before the backup was taken: \
-         give s{} or a later moment, or an earlier backup",
+        "part of what existed at that moment was removed or compacted before the backup: try s{} or \
+         later, or an earlier backup",
         from.next().time().0 + 1
     )
 }
 
-/// Opens a restored directory, and closes it in order.
+/// Opens the journal of a restored directory, and closes it in order.
 fn open_once(directory: &Path, lost_logs: &[LostLog]) -> anyhow::Result<()> {
-    let options = KafkaOptions::default();
-    let format = KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max };
+    let kafka = KafkaOptions::default();
+    let format = KafkaFormat { decompressed_bytes_max: kafka.decompressed_bytes_max };
+    let mut options = EngineOptions::default();
+    options.core.catalog = Some(directory.join("catalog"));
+    // What maintenance writes depends on the server's settings.
+    options.core.storage.manual_maintenance = true;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("start the runtime")?;
     let _entered = runtime.enter();
-    let (home, engine) = open_data_directory(directory, EngineOptions::default(), format)
-        .context("open the restored directory")?;
+    let engine = open_engine(&directory.join(JOURNAL), options, format)?;
     let used = engine.maintenance().logs_in_use(lost_logs.iter().map(|lost| lost.log));
     engine.close();
-    drop(home);
     let from = lost_logs.iter().filter(|lost| used.contains(&lost.log));
     match from.map(|lost| lost.complete_from).max() {
         Some(from) => Err(incomplete(from)),

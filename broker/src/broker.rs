@@ -208,7 +208,8 @@ pub(crate) fn open_data_directory(
     Ok((home, engine))
 }
 
-fn open_engine(
+/// Opens the engine of a journal.
+pub(crate) fn open_engine(
     journal: &Path,
     mut options: EngineOptions,
     format: KafkaFormat,
@@ -217,17 +218,17 @@ fn open_engine(
     let doing = || format!("open the journal in {}", journal.display());
     let disk = RealDisk::open(journal).with_context(doing)?;
     let engine = Engine::open(Arc::new(disk), options, Arc::new(OsClock), Arc::new(format));
-    let engine = engine.map_err(|error| match looks_copied(&error) {
-        true => anyhow::anyhow!("{error}. {COPY_HINT}"),
-        false => error.into(),
+    let engine = engine.map_err(|error| {
+        let hint = if looks_copied(&error) { COPY_HINT } else { "" };
+        anyhow::anyhow!("{error}{hint}")
     });
     Ok(Arc::new(engine.with_context(doing)?))
 }
 
-/// What to do if a directory was copied while a server wrote to it.
-const COPY_HINT: &str = "If the directory is a copy of one that a server was using, the copy is not of one moment: copy it with `freezeframe backup`";
+/// Advice for a directory that was copied while a server wrote to it.
+const COPY_HINT: &str = ". If the directory is a copy of one that a server was using, the copy is not of one moment: copy it with `freezeframe backup`";
 
-/// True if files of a journal do not fit each other, as those that were copied one after the other.
+/// True if the files of a journal contradict each other, as files copied one after another do.
 fn looks_copied(error: &OpenError) -> bool {
     match error {
         OpenError::BoundLost | OpenError::BoundStale { .. } => true,
@@ -288,7 +289,7 @@ fn open_control(data_dir: &Path, context: ControlContext) -> Option<ControlSocke
     match ControlSocket::open(data_dir, context) {
         Ok(control) => Some(control),
         Err(error) => {
-            tracing::warn!(%error, "no control socket: freezeframe mount and clock cannot ask this server");
+            tracing::warn!(%error, "no control socket: freezeframe mount, clock, users and backup cannot reach this server");
             None
         }
     }

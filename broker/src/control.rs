@@ -21,7 +21,7 @@ use fileview::fuse::FuseMounts;
 pub use fileview::fuse::data_dir_of;
 use hlc::{Hlc, SysTime, WallMark};
 use serde::{Deserialize, Serialize};
-use storage::manifest::Manifest;
+use storage::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use storage::timekeeper::Timekeeper;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -40,6 +40,8 @@ const REQUEST_MAX: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: usize = 16;
 /// The time limit of a response. A mount point may wait for a disk.
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
+/// The time limit of the response to a backup: it waits for a round of maintenance, and for a sync.
+const BACKUP_RESPONSE_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -121,7 +123,21 @@ pub(crate) struct RemoteBackupPoint {
     pub(crate) end: u64,
     pub(crate) moment: Hlc,
     pub(crate) mark: WallMark,
-    _connection: UnixStream,
+    connection: UnixStream,
+}
+
+impl RemoteBackupPoint {
+    /// Checks that the server has kept the files until now.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn require_kept(&self) -> anyhow::Result<()> {
+        self.connection.set_nonblocking(true).context("look at the connection to the server")?;
+        match (&self.connection).read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            _ => bail!("the server ended while it was backed up: make the backup again"),
+        }
+    }
 }
 
 /// A user with a password.
@@ -219,16 +235,18 @@ pub(crate) fn begin_backup_if_running(
     let Some(stream) = ask_if_running(data_dir, &ControlRequest::Backup)? else {
         return Ok(None);
     };
+    stream.set_read_timeout(Some(BACKUP_RESPONSE_MAX)).context("bound the wait for an answer")?;
     let mut reader = BufReader::new(&stream);
-    let document = match read_response(&mut reader)? {
+    let document = match read_response(&mut (&mut reader).take(LINE_BYTES_MAX))? {
         ControlResponse::Backup(document) => document,
         ControlResponse::Refused(reason) => bail!(reason),
         _ => bail!("the server answers another question"),
     };
     let mut bytes = Vec::new();
-    let read = reader.take(document.manifest_bytes).read_to_end(&mut bytes);
-    read.context("read the server's manifest")?;
-    let manifest = Manifest::decode(&bytes).context("the server's manifest is cut short")?;
+    let length = document.manifest_bytes.min(MANIFEST_BYTES_MAX);
+    reader.take(length).read_to_end(&mut bytes).context("read the server's manifest")?;
+    let manifest = Manifest::decode(&bytes)
+        .context("the server's manifest arrived incomplete: make the backup again")?;
     Ok(Some(RemoteBackupPoint {
         manifest,
         end: document.end,
@@ -237,7 +255,7 @@ pub(crate) fn begin_backup_if_running(
             wall: SysTime(document.mark_ms),
             is_confirmed: document.is_mark_confirmed,
         },
-        _connection: stream,
+        connection: stream,
     }))
 }
 
@@ -410,9 +428,9 @@ async fn serve_backup(
     write_line(&mut writing, &ControlResponse::Backup(document), &manifest).await?;
     // The client says nothing more.
     let ended = reading.read(&mut [0]).await.map(drop);
-    let seconds = begun_at.elapsed().as_secs();
-    tracing::info!(moment = %point.moment, seconds, "a backup has ended");
+    let (moment, seconds) = (point.moment, begun_at.elapsed().as_secs());
     drop(point);
+    tracing::info!(%moment, seconds, "a backup has ended");
     ended
 }
 
@@ -520,6 +538,7 @@ mod tests {
             r#"{"umount":{"directory":"/mnt/a","lazily":true}}"#
         );
         assert_eq!(line(ControlRequest::Mounts), r#""mounts""#);
+        assert_eq!(line(ControlRequest::Backup), r#""backup""#);
         assert_eq!(line(ControlRequest::ClockStatus), r#""clock-status""#);
         assert_eq!(line(ControlRequest::ClockConfirm), r#""clock-confirm""#);
         assert!(serde_json::from_str::<ControlRequest>(r#"{"mount":{}}"#).is_err());

@@ -228,9 +228,9 @@ pub(crate) enum CliCommand {
     Umount(mount::UmountArgs),
     /// Show the state of the server's clock, or confirm it.
     Clock(clock::ClockCliArgs),
-    /// Copy a server's data while it serves; `restore` starts from it.
+    /// Back up a running server; `restore` makes a directory of a backup.
     Backup(backup::BackupArgs),
-    /// Make a data directory of a backup, as of any moment in it.
+    /// Make a data directory from a backup, also as of an earlier moment.
     #[command(hide = true)]
     Restore(backup::RestoreArgs),
     /// Say if a data directory is intact; `inspect` prints files.

@@ -103,7 +103,8 @@ pub(crate) fn byte_progress_bar(length: u64) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(style).expect("a template that a test draws");
+    let style =
+        ProgressStyle::with_template(style).expect("the template is a constant that parses");
     ProgressBar::new(length).with_style(style)
 }
 

@@ -12,12 +12,12 @@
 
 mod as_of;
 
-use std::ops::Range;
+use std::collections::BTreeMap;
 
 use hlc::{Hlc, WallMark};
 
 use crate::disk::Disk;
-use crate::entry::LogId;
+use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
 use crate::history::FilesHold;
 use crate::index::latest_runs_range;
@@ -61,19 +61,18 @@ pub struct JournalCopy {
     pub manifest: Manifest,
     /// The newest record of the bound file.
     pub bound: BoundRecord,
-    /// A sorted segment whose proof has to be written anew once it is copied, with its range.
-    pub unproved: Option<(String, Range<u64>)>,
-    /// Logs that have horizons in the source and none in the copy: whatever they held at the copy's
-    /// moment was removed or compacted later. If one of them was in use then, the copy is not what
-    /// was there.
+    /// The last stamp that may be in it: it has everything up to there.
+    pub last: Hlc,
+    /// Logs that lost history since the copy's moment. The copy has none of their entries. If one
+    /// was in use at that moment, the copy is incomplete.
     pub lost_logs: Vec<LostLog>,
 }
 
-/// A log of which a copy cannot show what it was.
+/// A log whose state at the copy's moment is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostLog {
     pub log: LogId,
-    /// From this stamp on a copy is complete.
+    /// The first stamp as of which the log is complete.
     pub complete_from: Hlc,
 }
 
@@ -82,7 +81,7 @@ pub struct LostLog {
 pub struct CopiedFile {
     pub name: String,
     pub content: CopiedContent,
-    /// True if a store does without it: it may be missing in the source by now.
+    /// True if a store can rebuild it. The source may have lost it by now.
     pub is_soft: bool,
 }
 
@@ -93,8 +92,15 @@ pub enum CopiedContent {
     Whole,
     /// The first bytes of the file of that name.
     Beginning(u64),
-    /// The frames up to the stamp `last` of the sorted segment of that name, under another header.
-    SortedAsOf { header: SortedSegmentHeader, last: Hlc },
+    /// The frames up to the stamp `last` of the sorted segment of that name, under another header,
+    /// without those below the offsets in `released`, whose space may be reclaimed.
+    SortedAsOf {
+        header: SortedSegmentHeader,
+        last: Hlc,
+        released: BTreeMap<LogId, Offset>,
+        /// True if a proof of these frames has to be written.
+        is_proved: bool,
+    },
 }
 
 /// The reason there is nothing to copy.
@@ -133,15 +139,16 @@ pub fn copy_up_to(
     mark: WallMark,
 ) -> Result<JournalCopy, StorageError> {
     let files = files_up_to(disk, &manifest, end, manifest.indexed_to)?;
-    let last = as_of::last_stamp_of_open_segments(disk, manifest.indexed_to, end)?;
+    let last = as_of::last_stamp_of_newest_segment(disk, manifest.indexed_to, end)?;
+    let last = moment.max(last);
     let bound = BoundRecord {
-        bound: moment.max(last).next(),
+        bound: last.next(),
         synced_to: end,
         manifest_sequence: manifest.sequence,
         mark,
         ..BoundRecord::default()
     };
-    Ok(JournalCopy { files, manifest, bound, unproved: None, lost_logs: Vec::new() })
+    Ok(JournalCopy { files, manifest, bound, last, lost_logs: Vec::new() })
 }
 
 /// The copy of a store that is stopped, and stays so while the copy is made.
@@ -152,7 +159,8 @@ pub fn copy_of_stopped(disk: &dyn Disk) -> Result<JournalCopy, CopyError> {
     let manifest = Manifest::read(disk)?;
     let bound = BoundFile::read(disk)?.ok_or(CopyError::NoBound)?;
     let files = files_up_to(disk, &manifest, u64::MAX, manifest.indexed_to)?;
-    Ok(JournalCopy { files, manifest, bound, unproved: None, lost_logs: Vec::new() })
+    let last = bound.bound.previous();
+    Ok(JournalCopy { files, manifest, bound, last, lost_logs: Vec::new() })
 }
 
 /// The files of a journal that ends at `end` and is proved up to `proved_to`, but for the manifest
@@ -178,13 +186,15 @@ fn files_up_to(
         files.push(whole(name, false));
         files.push(whole(index, true));
     }
+    // Recovery truncates the last of these, and appends to it: none is `Whole`, which may be a link.
     for (start, next) in open_segments(&names, manifest.indexed_to, end) {
-        let content = match next {
-            Some(next) if next <= end => CopiedContent::Whole,
-            _ if end == u64::MAX => CopiedContent::Whole,
-            _ => CopiedContent::Beginning(SEGMENT_HEADER_BYTES + end - start),
+        let name = segment_name(start);
+        let until = next.unwrap_or(u64::MAX).min(end);
+        let bytes = match until {
+            u64::MAX => StorageFile::open(disk, &name)?.length()?,
+            until => SEGMENT_HEADER_BYTES + until - start,
         };
-        files.push(CopiedFile { name: segment_name(start), content, is_soft: false });
+        files.push(CopiedFile { name, content: CopiedContent::Beginning(bytes), is_soft: false });
     }
     for name in names {
         if latest_runs_range(&name).is_some_and(|range| range.end <= manifest.indexed_to) {
@@ -207,8 +217,8 @@ fn open_segments(names: &[String], indexed_to: u64, end: u64) -> Vec<(u64, Optio
     starts.iter().copied().zip(nexts).filter(|(start, _)| *start < end).collect()
 }
 
-/// The part of a file of proofs that is about segments which end at `end` or before; `None` if it
-/// is another file, or there is nothing in it.
+/// The part of a proof file that covers segments up to `end`; `None` for other files, or if it
+/// covers none.
 fn proofs_up_to(
     disk: &dyn Disk,
     name: &str,
@@ -247,11 +257,11 @@ pub fn copy_file(
         opened => opened?,
     };
     let to = StorageFile::create_or_replace(target, &file.name)?;
-    let limit = match file.content {
+    let limit = match &file.content {
         CopiedContent::Whole => u64::MAX,
-        CopiedContent::Beginning(bytes) => bytes,
-        CopiedContent::SortedAsOf { header, last } => {
-            return copy_sorted_as_of(from, &to, header, last);
+        CopiedContent::Beginning(bytes) => *bytes,
+        CopiedContent::SortedAsOf { header, last, released, .. } => {
+            return copy_sorted_as_of(from, &to, *header, *last, released);
         }
     };
     let (mut buffer, mut at) = (vec![0; COPY_BYTES], 0);
@@ -282,10 +292,12 @@ pub fn finish_copy(disk: &dyn Disk, copy: &JournalCopy) -> Result<(), StorageErr
         file.sync()?;
     }
     disk.sync_directory()?;
-    match &copy.unproved {
-        Some((file, span)) => as_of::prove_sorted(disk, file, span.clone()),
-        None => Ok(()),
+    for file in &copy.files {
+        if let CopiedContent::SortedAsOf { header, is_proved: true, .. } = &file.content {
+            as_of::prove_sorted(disk, &file.name, header.start..header.end)?;
+        }
     }
+    Ok(())
 }
 
 impl JournalCopy {

@@ -286,7 +286,7 @@ impl DataDirectory {
         Ok(DataDirectory { directory, cluster_id, identity: state, _lock: lock })
     }
 
-    /// The name of the cluster of a directory that another process may be using.
+    /// The name of the cluster of a directory, without locking it.
     ///
     /// # Errors
     /// [`DataDirectoryError`].
@@ -294,20 +294,30 @@ impl DataDirectory {
         Ok(read_identity(directory, &directory.join(IDENTITY_FILE))?.cluster_id)
     }
 
-    /// Makes a data directory of one in which a copy of a journal is complete.
+    /// Gives a complete copy of a journal its secret and its identity, which makes its directory a
+    /// data directory.
     ///
     /// # Errors
     /// The disk fails or is full.
-    pub fn commit_copy(directory: &Path, cluster_id: &str) -> Result<(), DataDirectoryError> {
-        let identity = directory.join(IDENTITY_FILE);
+    pub fn commit_copy(
+        directory: &Path,
+        cluster_id: &str,
+        secret: Option<&[u8]>,
+    ) -> Result<(), DataDirectoryError> {
         let text = DirectoryIdentity::encode(cluster_id);
-        let written = write_temporary(&identity, text.as_bytes())
-            .and_then(|()| commit_temporary(directory, &identity));
-        written.map_err(|source| DataDirectoryError::Disk {
-            directory: directory.to_owned(),
-            doing: "write the identity",
-            source,
-        })
+        let secret = secret.map(|secret| (SECRET_FILE, secret));
+        let files = secret.into_iter().chain([(IDENTITY_FILE, text.as_bytes())]);
+        for (name, bytes) in files {
+            let path = directory.join(name);
+            let written =
+                write_temporary(&path, bytes).and_then(|()| commit_temporary(directory, &path));
+            written.map_err(|source| DataDirectoryError::Disk {
+                directory: directory.to_owned(),
+                doing: "make it a data directory",
+                source,
+            })?;
+        }
+        Ok(())
     }
 
     /// The reason the identity of a directory that was opened for inspection cannot be used.

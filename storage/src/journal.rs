@@ -26,11 +26,11 @@ pub(crate) use reader::FrameChunkReader;
 pub use reader::{
     FrameReader, JournalScanItem, PAYLOAD_PREVIEW_BYTES_MAX, ScanProgress, ScannedFrame,
 };
-pub(crate) use recover::scan_sealed;
 pub use recover::{
     FrameVisitor, JournalCorruption, JournalWalk, RecoverError, RecoveredJournal, finish_recovery,
     walk,
 };
+pub(crate) use recover::{check_synced, scan_sealed};
 pub use segment::{
     JournalSegments, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, segment_name, segment_start,
 };

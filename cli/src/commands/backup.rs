@@ -1,6 +1,8 @@
 //! `freezeframe backup` and `restore`: copies of a data directory, and data directories of copies.
 
+use std::fs::OpenOptions;
 use std::io::{BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -19,17 +21,17 @@ use crate::output::{StandardOutput, UsageError, byte_progress_bar, note};
 Copies the data directory of a server while it serves, as of one moment: all
 topics, groups, znodes, files and settings that clients gave. Files that never
 change again become hard links if the backup is on the same file system, else
-copies; the newest is copied. Until the copy is done, the server reclaims no
-space. A server that is stopped stays so meanwhile.
+copies. Until the copy is done, the server reclaims no space. A stopped server
+cannot start until then.
 
-A backup is a data directory: `freezeframe check DIR` reads it, `serve
---data-dir` starts on it, and `freezeframe restore` makes one of it as of any
-moment before. A link and its file are the same blocks of the disk: copy the
-backup to another disk, or make it there, to be safe from this one.
+`freezeframe check DIR` reads a backup, and `freezeframe restore` makes a data
+directory from it, also as of an earlier moment. A link and its file are the
+same blocks of the disk: copy the backup to another disk, or make it there, to
+be safe from this one.
 
---since takes files from an earlier backup that has them. --to - writes a tar
-archive, with what makes the backup complete at its end. Only root and the user
-that the server runs as can make backups.
+--since links files that an earlier backup already has. --to - writes a tar
+archive. An archive that was cut off is incomplete, and is refused. Only root
+and the user that the server runs as can make backups.
 
 Examples:
   freezeframe backup /backup/monday --data-dir /var/lib/freezeframe
@@ -67,8 +69,8 @@ just then: open transactions are aborted, members of groups join again, and
 sessions of ZooKeeper go on or expire. Records that were accepted later are not
 in it.
 
-The moment must be in the backup. What retention or compaction had removed when
-the backup was taken is not: an earlier backup may have it.
+The moment must be in the backup. History that was removed or compacted before
+the backup is not in it. An earlier backup may have it.
 
 Examples:
   freezeframe restore /backup/monday /var/lib/freezeframe
@@ -181,8 +183,9 @@ fn write_archive(
 ) -> anyhow::Result<()> {
     let doing = || format!("back up {}", data_dir.display());
     if file != Path::new("-") {
-        let mut archive = std::fs::File::create_new(file)
-            .with_context(|| format!("create {}", file.display()))?;
+        // It has all records, and the credentials of users.
+        let archive = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+        let mut archive = archive.with_context(|| format!("create {}", file.display()))?;
         let made = back_up_to_archive(data_dir, &mut archive, &mut show_on(bar))
             .and_then(|summary| Ok((summary, archive.sync_all()?)));
         bar.finish_and_clear();
@@ -208,11 +211,14 @@ fn write_archive(
 fn verify(directory: &Path) -> anyhow::Result<()> {
     let disk = ReadOnlyDisk::new(&directory.join("journal"));
     let bar = byte_progress_bar(storage::check::bytes_to_read(&disk).context("list the backup")?);
-    let report = storage::check::check(&disk, &mut |bytes| bar.set_position(bytes));
+    let report = storage::check::verify(&disk, &[], &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     let report = report.context("read the backup")?;
     if let Some(problem) = report.problems.first() {
-        anyhow::bail!("the backup is not whole: {problem}; `freezeframe check` says more");
+        let shown = directory.display();
+        anyhow::bail!(
+            "the backup has a problem: {problem}; `freezeframe check {shown}` lists all: make the backup again"
+        );
     }
     Ok(())
 }

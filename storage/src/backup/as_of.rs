@@ -6,7 +6,7 @@
 //! frames. Either way it stays a sealed segment, whose entries a compacted prefix may replace; its
 //! index is rebuilt.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::data_file::DataFile;
 use crate::disk::Disk;
-use crate::entry::LogId;
+use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
 use crate::index::{BlockCache, SegmentIndex, latest_runs_range};
 use crate::journal::{
-    FrameHeader, FrameReader, FrameVisitor, JournalScanItem, RecoverError, SEGMENT_HEADER_BYTES,
-    ScannedFrame, Segment, padded, segment_name, walk,
+    FRAME_BYTES, FrameHeader, FrameReader, FrameVisitor, JournalScanItem, RecoverError,
+    SEGMENT_HEADER_BYTES, ScannedFrame, Segment, check_synced, padded, segment_name, walk,
 };
 use crate::manifest::{LogHorizon, Manifest, ManifestSegment};
 use crate::proof::{
@@ -51,7 +51,7 @@ pub enum AsOfError {
     #[error("it knows nothing after {last}")]
     AfterEnd { last: Hlc },
     /// Something that was there then was removed or compacted since.
-    #[error("what it held then was partly removed or compacted since; it is whole from {from} on")]
+    #[error("part of what existed then was removed or compacted later; {from} may be complete")]
     Incomplete { from: Hlc },
     /// Nothing is as old as the moment.
     #[error("nothing in it is as old")]
@@ -75,12 +75,13 @@ pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> 
         return Err(AsOfError::AfterEnd { last: known.bound.previous() });
     }
     let lost_logs = lost_logs(&manifest, last);
+    let released = released_offsets(&manifest);
     let mut search = FrameSearch::new(last, &lost_logs);
-    let cut = match search.in_sealed(disk, &manifest)? {
+    let cut = match search.search_sealed(disk, &manifest, &released)? {
         Some(cut) => cut,
         None => {
-            let end = search.in_open(disk, manifest.indexed_to, known.synced_to)?;
-            CutPlace::Open { end }
+            let end = search.search_open(disk, manifest.indexed_to, known.synced_to)?;
+            CopyEnd::Open { end }
         }
     };
     if cut.end() == 0 {
@@ -94,14 +95,13 @@ pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> 
     let manifest = manifest_as_of(&manifest, &cut, &lost_logs);
     // The proof of a segment that is cut is of more than what is left.
     let proved_to = match cut {
-        CutPlace::Sealed { segment, .. } => segment.start,
-        CutPlace::Open { .. } => manifest.indexed_to,
+        CopyEnd::Sealed { segment, .. } => segment.start,
+        CopyEnd::Open { .. } => manifest.indexed_to,
     };
     let mut files = files_up_to(disk, &manifest, cut.end(), proved_to)?;
     // They are soft, and may know of runs that the copy has not.
     files.retain(|file| latest_runs_range(&file.name).is_none());
-    let mut unproved = None;
-    if let CutPlace::Sealed { segment, end } = cut
+    if let CopyEnd::Sealed { segment, end } = cut
         && end > segment.start
     {
         let name = data_name(&segment);
@@ -109,51 +109,53 @@ pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> 
             SegmentLayout::Journal => {
                 CopiedContent::Beginning(SEGMENT_HEADER_BYTES + end - segment.start)
             }
-            SegmentLayout::Sorted { generation } => {
-                let Range { start, end } = segment.start..end;
-                let generation = u64::from(generation);
-                let header = SortedSegmentHeader { start, end, generation, log: None };
-                if is_proved(disk, start)? {
-                    unproved = Some((name.clone(), start..end));
-                }
-                CopiedContent::SortedAsOf { header, last }
-            }
+            SegmentLayout::Sorted { generation } => CopiedContent::SortedAsOf {
+                header: SortedSegmentHeader {
+                    start: segment.start,
+                    end,
+                    generation: u64::from(generation),
+                    log: None,
+                },
+                last,
+                released,
+                is_proved: is_proved(disk, segment.start)?,
+            },
         };
         files.retain(|file| file.name != name && file.name != index_name(&name));
         files.insert(0, CopiedFile { name, content, is_soft: false });
     }
-    // Remains of entries whose space was reclaimed may have later stamps.
+    // The bound of the source: reclaimed space may hold remains of later entries.
     let bound = BoundRecord {
         synced_to: cut.end(),
         manifest_sequence: manifest.sequence,
         clean: false,
         ..known
     };
-    Ok(JournalCopy { files, manifest, bound, unproved, lost_logs })
+    Ok(JournalCopy { files, manifest, bound, last, lost_logs })
 }
 
 /// The place at which a copy ends.
 #[derive(Clone, Copy, Debug)]
-enum CutPlace {
+enum CopyEnd {
     /// In a segment that the manifest lists.
     Sealed { segment: ManifestSegment, end: u64 },
     /// Behind those.
     Open { end: u64 },
 }
 
-impl CutPlace {
+impl CopyEnd {
     /// The position at which the copy ends.
     fn end(&self) -> u64 {
         match self {
-            CutPlace::Sealed { end, .. } | CutPlace::Open { end } => *end,
+            CopyEnd::Sealed { end, .. } | CopyEnd::Open { end } => *end,
         }
     }
 }
 
 /// The manifest of the copy.
-fn manifest_as_of(manifest: &Manifest, cut: &CutPlace, lost_logs: &[LostLog]) -> Manifest {
+fn manifest_as_of(manifest: &Manifest, cut: &CopyEnd, lost_logs: &[LostLog]) -> Manifest {
     let mut copied = Manifest { sequence: manifest.sequence + 1, ..manifest.clone() };
-    if let CutPlace::Sealed { segment, end } = *cut {
+    if let CopyEnd::Sealed { segment, end } = *cut {
         copied.segments.retain(|listed| listed.start < segment.start);
         if end > segment.start {
             copied.segments.push(ManifestSegment { end, ..segment });
@@ -166,7 +168,13 @@ fn manifest_as_of(manifest: &Manifest, cut: &CutPlace, lost_logs: &[LostLog]) ->
     copied
 }
 
-/// The logs that are not all that they were as of `last`.
+/// The offsets below which the frames of logs in sorted segments are not read any more.
+fn released_offsets(manifest: &Manifest) -> BTreeMap<LogId, Offset> {
+    let logs = manifest.logs.iter();
+    logs.map(|(log, horizon)| (*log, horizon.released_tip.end)).collect()
+}
+
+/// The logs that lost something that they had as of `last`.
 fn lost_logs(manifest: &Manifest, last: Hlc) -> Vec<LostLog> {
     let logs = manifest.logs.iter();
     let logs =
@@ -174,8 +182,7 @@ fn lost_logs(manifest: &Manifest, last: Hlc) -> Vec<LostLog> {
     logs.filter(|lost| lost.complete_from > last).collect()
 }
 
-/// The first stamp as of which a log is all that it was then, but for what its log start removed
-/// before.
+/// From this stamp on, a log lacks only what its log start had removed before.
 fn complete_from(horizon: &LogHorizon) -> Hlc {
     // A cut below the bound `compacted_to` is not complete.
     let compacted = horizon.compacted_to.previous();
@@ -206,7 +213,7 @@ impl FrameSearch {
         FrameSearch { last, logs, found_logs: BTreeSet::new(), first_later: None }
     }
 
-    fn see(&mut self, position: u64, frame: &FrameHeader) {
+    fn visit(&mut self, position: u64, frame: &FrameHeader) {
         if frame.stamp > self.last {
             self.first_later = Some(self.first_later.map_or(position, |at| at.min(position)));
         } else if self.logs.contains(&frame.log) {
@@ -215,17 +222,18 @@ impl FrameSearch {
     }
 
     /// Searches the segments that the manifest lists.
-    fn in_sealed(
+    fn search_sealed(
         &mut self,
         disk: &dyn Disk,
         manifest: &Manifest,
-    ) -> Result<Option<CutPlace>, StorageError> {
+        released: &BTreeMap<LogId, Offset>,
+    ) -> Result<Option<CopyEnd>, StorageError> {
         let cache = Arc::new(BlockCache::new(0));
         for segment in &manifest.segments {
             let data = data_name(segment);
             let index = SegmentIndex::open(disk, &index_name(&data), segment.start, &cache)?;
             if let Some(index) = index.filter(|index| index.header.last_stamp <= self.last) {
-                match self.in_index(&index) {
+                match self.find_logs(&index) {
                     Ok(()) => continue,
                     // The data file says it too.
                     Err(error) if error.is_data_loss() => {}
@@ -237,7 +245,7 @@ impl FrameSearch {
                 SegmentLayout::Journal => {
                     let span = segment.start..segment.end;
                     for_each_journal_frame(file, span, &mut |scanned| {
-                        self.see(scanned.position, &scanned.frame);
+                        self.visit(scanned.position, &scanned.frame);
                         match self.first_later {
                             Some(_) => ControlFlow::Break(()),
                             None => ControlFlow::Continue(()),
@@ -245,21 +253,21 @@ impl FrameSearch {
                     })?;
                 }
                 SegmentLayout::Sorted { .. } => {
-                    for_each_sorted_frame(&DataFile::new(file), &mut |frame| {
-                        self.see(frame.position, &frame.frame);
+                    for_each_sorted_frame(&DataFile::new(file), released, &mut |frame| {
+                        self.visit(frame.position, &frame.frame);
                         Ok(())
                     })?;
                 }
             }
             if let Some(end) = self.first_later {
-                return Ok(Some(CutPlace::Sealed { segment: *segment, end }));
+                return Ok(Some(CopyEnd::Sealed { segment: *segment, end }));
             }
         }
         Ok(None)
     }
 
     /// Searches for logs.
-    fn in_index(&mut self, index: &SegmentIndex) -> Result<(), StorageError> {
+    fn find_logs(&mut self, index: &SegmentIndex) -> Result<(), StorageError> {
         for log in &self.logs {
             if index.find_run(*log)?.is_some() {
                 self.found_logs.insert(*log);
@@ -270,15 +278,19 @@ impl FrameSearch {
 
     /// Searches the segments from `from` on, which are not listed; returns where the copy ends.
     /// Everything below `synced_to` has to be there.
-    fn in_open(&mut self, disk: &dyn Disk, from: u64, synced_to: u64) -> Result<u64, AsOfError> {
+    fn search_open(
+        &mut self,
+        disk: &dyn Disk,
+        from: u64,
+        synced_to: u64,
+    ) -> Result<u64, AsOfError> {
         let walked = walk(disk, from, Hlc::ZERO, synced_to, self)?;
         match self.first_later {
             Some(position) => Ok(position),
-            None if walked.end < synced_to => {
-                let what = format!("it was synced up to position {synced_to}");
-                Err(StorageError::corrupt("the journal", walked.end, what).into())
+            None => {
+                check_synced(&walked, synced_to)?;
+                Ok(walked.end)
             }
-            None => Ok(walked.end),
         }
     }
 }
@@ -291,27 +303,40 @@ impl FrameVisitor for FrameSearch {
         frame: &FrameHeader,
         _: &[u8],
     ) -> Result<(), RecoverError> {
-        self.see(position, frame);
+        self.visit(position, frame);
         Ok(())
     }
 }
 
+/// Visits the frames of a sorted segment that are not `released`. Of the others there may be only
+/// remains, beside holes.
 fn for_each_sorted_frame(
     data: &DataFile,
+    released: &BTreeMap<LogId, Offset>,
     visit: &mut dyn FnMut(&SortedFrame) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
     let mut frames = SortedSegmentScanner::new(data)?;
-    while let Some(frame) = frames.next()? {
-        visit(&frame)?;
-    }
-    match frames.corrupt_at {
-        Some(at) => Err(data.corruption_error(at, "a frame")),
-        None => Ok(()),
+    let mut is_after_released = false;
+    loop {
+        let frame = frames.next()?;
+        // The rest of a hole may be too short to be recognized as one.
+        if let Some(at) = frames.corrupt_at.take()
+            && !is_after_released
+        {
+            return Err(data.corruption_error(at, "a frame"));
+        }
+        let Some(frame) = frame else { return Ok(()) };
+        let entry = frame.frame.entry_at(frame.position + FRAME_BYTES as u64);
+        let released_to = released.get(&frame.frame.log).copied().unwrap_or(Offset(0));
+        is_after_released = entry.end() <= released_to;
+        if !is_after_released {
+            visit(&frame)?;
+        }
     }
 }
 
-/// Copies the frames of a sorted segment that are stamped up to `last`, under another header, and
-/// syncs the copy.
+/// Copies the frames of a sorted segment that are stamped up to `last` and not `released`, under
+/// another header, and syncs the copy.
 ///
 /// # Errors
 /// The source is corrupt, or a disk fails or is full.
@@ -320,10 +345,11 @@ pub(super) fn copy_sorted_as_of(
     target: &StorageFile,
     header: SortedSegmentHeader,
     last: Hlc,
+    released: &BTreeMap<LogId, Offset>,
 ) -> Result<(), StorageError> {
     let data = DataFile::new(source);
     let (mut pending, mut written) = (header.encode().to_vec(), 0);
-    for_each_sorted_frame(&data, &mut |frame| {
+    for_each_sorted_frame(&data, released, &mut |frame| {
         if frame.frame.stamp > last {
             return Ok(());
         }
@@ -398,7 +424,7 @@ pub(super) fn prove_sorted(
 
 /// The last stamp of the newest segment that begins below `end` and has not been indexed by
 /// `indexed_to`; zero if there is none.
-pub(super) fn last_stamp_of_open_segments(
+pub(super) fn last_stamp_of_newest_segment(
     disk: &dyn Disk,
     indexed_to: u64,
     end: u64,
@@ -415,7 +441,7 @@ pub(super) fn last_stamp_of_open_segments(
     Ok(last)
 }
 
-/// Visits the frames of a file in the order of the journal, which begins and ends with `span`.
+/// Visits the frames in `span` of a segment in the order of the journal.
 fn for_each_journal_frame(
     file: StorageFile,
     span: Range<u64>,

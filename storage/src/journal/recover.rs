@@ -433,7 +433,17 @@ pub fn finish_recovery(
     walked: JournalWalk,
     synced_to: u64,
 ) -> Result<RecoveredJournal, RecoverError> {
-    let known = synced_behind(&walked)?.max(synced_to);
+    check_synced(&walked, synced_to)?;
+    truncate_torn_tail(disk, walked, synced_to)
+}
+
+/// Checks that a walk reached everything that was on stable storage: what is below `synced_to`, and
+/// what later frames say.
+///
+/// # Errors
+/// [`RecoverError::Corrupt`], or the disk fails.
+pub(crate) fn check_synced(walked: &JournalWalk, synced_to: u64) -> Result<(), RecoverError> {
+    let known = synced_behind(walked)?.max(synced_to);
     if walked.end < known {
         let last = walked.segments.last().map(|segment| segment.name().to_owned());
         let (file, reason) = match &walked.bad_frame {
@@ -443,7 +453,7 @@ pub fn finish_recovery(
         let damage = JournalCorruption { file, position: walked.end, synced_to: known, reason };
         return Err(RecoverError::Corrupt(damage));
     }
-    truncate_torn_tail(disk, walked, synced_to)
+    Ok(())
 }
 
 fn truncate_torn_tail(
