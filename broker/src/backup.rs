@@ -15,14 +15,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use compat_kafka::{KafkaFormat, KafkaOptions};
-use engine::EngineOptions;
-use hlc::Hlc;
+use engine::{EngineOptions, carry_restatements};
+use hlc::{Hlc, OsClock};
 use storage::backup::{
     AsOfError, CopiedContent, CopiedFile, JournalCopy, LostLog, copy_as_of, copy_file,
     copy_of_stopped, copy_up_to, finish_copy,
 };
 use storage::disk::{ReadOnlyDisk, RealDisk};
 use storage::{DataDirectory, DataDirectoryError};
+use uuid::Uuid;
 
 use crate::broker::{open_engine, restrict_new_files};
 use crate::control::{RemoteBackupPoint, begin_backup_if_running};
@@ -407,6 +408,11 @@ pub fn restore(
     };
     let target = TargetDirectory::create(target)?;
     let result = target.fill(&source, None, CopyMode::Copy, progress).and_then(|summary| {
+        if last.is_some() {
+            let journal = RealDisk::open(&target.journal()).context("open the new journal")?;
+            let (clock, salt) = (Arc::new(OsClock), Uuid::new_v4().as_u64_pair().0);
+            carry_restatements(&disk, Arc::new(journal), &source.copy, clock, salt)?;
+        }
         open_once(&target.directory, &lost_logs).with_context(|| {
             if last.is_some() { NOT_ENOUGH } else { "open the restored directory" }
         })?;

@@ -3,7 +3,8 @@
 //! It is made of crates. [`engine_core`] is the spine: the namespace, appends, seeks, cuts and the
 //! frontier. [`groups`] and [`files`] are wings: they depend on the spine, and the spine knows
 //! nothing of them. This crate opens them together as an [`Engine`], and holds what cuts across
-//! them: maintenance, plug-ins (whose modules are files), and the differences of two moments.
+//! them: maintenance, plug-ins (whose modules are files), the differences of two moments, and the
+//! restatements of copies.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod engine;
 mod maintenance;
 mod options;
 mod plugins;
+mod restatements;
 
 pub use engine_core::config::{
     ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys,
@@ -39,6 +41,7 @@ pub use engine_znodes as znodes;
 pub use engine::Engine;
 pub use options::EngineOptions;
 pub use plugins::{PluginFilesError, PluginSummary, Plugins};
+pub use restatements::{CarryError, carry_restatements};
 
 pub use storage::disk::volume_bytes;
 pub use storage::log::LogWatcher;

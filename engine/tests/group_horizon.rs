@@ -13,8 +13,9 @@ use engine::{Engine, EngineOptions, MaintenanceOptions, PinError, SeekError, Top
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use storage::backup::{AsOfError, copy_as_of, copy_file, finish_copy};
 use storage::catalog::Catalog;
-use storage::disk::{DiskFault, MemoryDisk};
+use storage::disk::{Disk, DiskFault, MemoryDisk};
 use testkit::directory::TestDirectory;
 use testkit::engine::{START, TimeListFormat};
 use testkit::rng::SeededRng;
@@ -68,6 +69,8 @@ struct GroupHorizonWorld {
     horizon_moves: u64,
     /// The number of topics that were removed.
     topics_removed: u64,
+    /// The number of copies that got a restatement.
+    copies_carried: usize,
 }
 
 fn open(
@@ -114,6 +117,7 @@ impl GroupHorizonWorld {
             history: Vec::new(),
             horizon_moves: 0,
             topics_removed: 0,
+            copies_carried: 0,
         }
     }
 
@@ -284,6 +288,49 @@ impl GroupHorizonWorld {
         assert_eq!(moved, self.engine.groups().horizon() > before, "{before}");
         self.topics_removed +=
             self.engine.maintenance().remove_deleted_topics().await.unwrap() as u64;
+    }
+
+    /// Makes copies as of moments at and after the horizon, while no engine is open, and checks that
+    /// each is what there was. Returns how many lacked a restatement.
+    async fn check_copies(&self) -> usize {
+        self.engine.close();
+        let (horizon, mut carried_count) = (self.engine.groups().horizon(), 0);
+        let recent = self.history.iter().filter(|(cut, _)| cut.bound() >= horizon);
+        let recent: Vec<_> = recent.collect();
+        let few = recent.iter().take(3).chain(recent.iter().rev().take(1));
+        for (cut, state) in few {
+            let copy = match copy_as_of(&self.disk, cut.bound().previous()) {
+                Ok(copy) => copy,
+                Err(AsOfError::Incomplete { .. }) => continue,
+                Err(error) => panic!("{cut:?}: {error}"),
+            };
+            let target = MemoryDisk::new();
+            for file in &copy.files {
+                copy_file(&self.disk, &target, file).unwrap();
+            }
+            finish_copy(&target, &copy).unwrap();
+            let clock = Arc::clone(&self.clock) as Arc<dyn hlc::WallClock>;
+            let disk: Arc<dyn Disk> = Arc::new(target.clone());
+            let carried = engine::carry_restatements(&self.disk, disk, &copy, clock, 7).unwrap();
+            carried_count += usize::from(carried > 0);
+            let catalog = TestDirectory::new();
+            let restored = GroupHorizonWorld {
+                engine: open(&target, &self.clock, &catalog, self.restated_bytes_max),
+                disk: target,
+                clock: Arc::clone(&self.clock),
+                catalog,
+                old: None,
+                restated_bytes_max: self.restated_bytes_max,
+                state: state.clone(),
+                topics: BTreeMap::new(),
+                history: vec![(*cut, state.clone())],
+                horizon_moves: 0,
+                topics_removed: 0,
+                copies_carried: 0,
+            };
+            restored.check().await;
+        }
+        carried_count
     }
 
     fn restart(&mut self, fate: CatalogFate) {
@@ -486,6 +533,7 @@ async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
             let _ = world.engine.pins().set(&name, at, WaitPolicy::Refuse, expires, None).await;
         }
         GroupHorizonStep::Restart { found: fate } => {
+            world.copies_carried += world.check_copies().await;
             world.restart(fate);
             world.check().await;
         }
@@ -505,6 +553,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_deleted_or_lost() {
     let (moved, forgotten) = (AtomicU64::new(0), AtomicU64::new(0));
+    let carried = AtomicU64::new(0);
     let mut runner =
         TestRunner::new(Config { cases: 40, source_file: Some(file!()), ..Config::default() });
     let runs = (
@@ -518,8 +567,10 @@ fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_deleted_or_lost(
                 apply_step(&mut world, step).await;
             }
             world.check().await;
+            world.copies_carried += world.check_copies().await;
             world.restart(CatalogFate::Lost);
             world.check().await;
+            carried.fetch_add(world.copies_carried as u64, Ordering::Relaxed);
             moved.fetch_add(world.horizon_moves, Ordering::Relaxed);
             forgotten.fetch_add(world.topics_removed, Ordering::Relaxed);
         });
@@ -531,6 +582,8 @@ fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_deleted_or_lost(
     assert!(moved > 5, "the horizon moved: {moved}");
     let forgotten = forgotten.into_inner();
     assert!(forgotten > 5, "topics were removed: {forgotten}");
+    let carried = carried.into_inner();
+    assert!(carried > 5, "copies got a restatement: {carried}");
 }
 
 #[test]
@@ -672,6 +725,7 @@ async fn what_was_removed_since_a_restatement_does_not_come_back_with_a_lost_cat
         world.advance_clock(50);
         // The horizon is before the removal: the restatement has what was removed later.
         world.run_maintenance().await;
+        assert!(world.check_copies().await > 0, "{removal}: moments before the restatement");
         world.restart(CatalogFate::Lost);
         world.check().await;
         // The horizon passes the removal, but not the earlier restatement.

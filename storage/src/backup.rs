@@ -31,7 +31,7 @@ use crate::sorted_segment::{
 use crate::storage_file::{StorageFile, list_files};
 use crate::timekeeper::{BoundError, BoundFile, BoundRecord};
 use as_of::copy_sorted_as_of;
-pub use as_of::{AsOfError, copy_as_of};
+pub use as_of::{AsOfError, StoredLogEntry, copy_as_of, entries_after};
 
 /// The number of bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hlc::Hlc;
 use serde::{Deserialize, Serialize};
 
 use crate::transaction_state::{StoredDecision, TransactionState};
@@ -213,6 +214,21 @@ impl GroupEvent {
     pub(crate) fn decode(bytes: &[u8]) -> Result<GroupEvent, String> {
         postcard::from_bytes(bytes).map_err(|error| format!("decode group event: {error}"))
     }
+}
+
+/// The bound of the cut that an event of offsets and groups restates, if it is a part of a
+/// restatement.
+///
+/// # Errors
+/// It is no event.
+pub fn restated_bound(payload: &[u8]) -> Result<Option<Hlc>, String> {
+    Ok(match GroupEvent::decode(payload)? {
+        GroupEvent::GroupsRestated { horizon, .. }
+        | GroupEvent::TransactionsRestated { horizon, .. }
+        | GroupEvent::MembersRestated { horizon, .. }
+        | GroupEvent::ConfigsRestated { horizon, .. } => Some(Hlc::from_bits(horizon)),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

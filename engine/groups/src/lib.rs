@@ -28,7 +28,7 @@ mod transactions;
 pub use configs::ResourceType;
 pub use event::{
     GroupEvent, OffsetCommit, RestatedConfig, RestatedGroup, RestatedMember, RestatedOffset,
-    RestatedTransaction, RestatedTransactionOffset,
+    RestatedTransaction, RestatedTransactionOffset, restated_bound,
 };
 pub use group_catalog::{
     CommittedOffset, ExpiredOffset, ExpiredOffsets, GroupDifference, GroupOffset, KeyComparison,

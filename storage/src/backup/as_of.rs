@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use hlc::Hlc;
+use bytes::Bytes;
+use hlc::{Hlc, UserTime};
 
 use super::{
     CopiedContent, CopiedFile, CopyError, JournalCopy, LostLog, files_up_to, open_segments,
@@ -306,6 +307,107 @@ impl FrameVisitor for FrameSearch {
         self.visit(position, frame);
         Ok(())
     }
+}
+
+/// An entry of a log, as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredLogEntry {
+    pub log: LogId,
+    pub kind: u8,
+    pub epoch: u32,
+    /// The number of offsets that it takes.
+    pub count: u32,
+    pub user: (UserTime, UserTime),
+    pub payload: Bytes,
+}
+
+/// Visits the entries of some logs that are stamped after `last`, in order.
+///
+/// # Errors
+/// The journal is corrupt, a disk fails, or `visit` fails.
+pub fn entries_after(
+    disk: &dyn Disk,
+    last: Hlc,
+    logs: &[LogId],
+    visit: &mut dyn FnMut(StoredLogEntry),
+) -> Result<(), AsOfError> {
+    let manifest = Manifest::read(disk).map_err(CopyError::from)?;
+    let known = BoundFile::read(disk).map_err(CopyError::from)?.ok_or(CopyError::NoBound)?;
+    let released = released_offsets(&manifest);
+    let mut read = |file: &DataFile, frame: &FrameHeader, at: u64| {
+        if frame.stamp > last && logs.contains(&frame.log) {
+            visit(read_entry(file, frame, at)?);
+        }
+        Ok(())
+    };
+    let cache = Arc::new(BlockCache::new(0));
+    for segment in &manifest.segments {
+        let name = data_name(segment);
+        let index = SegmentIndex::open(disk, &index_name(&name), segment.start, &cache)?;
+        if index.is_some_and(|index| index.header.last_stamp <= last) {
+            continue;
+        }
+        let data = DataFile::new(StorageFile::open(disk, &name)?);
+        match segment.layout {
+            SegmentLayout::Journal => {
+                let file = StorageFile::open(disk, &name)?;
+                let mut failed = Ok(());
+                for_each_journal_frame(file, segment.start..segment.end, &mut |scanned| {
+                    let at = SEGMENT_HEADER_BYTES + scanned.position - segment.start;
+                    failed = read(&data, &scanned.frame, at + FRAME_BYTES as u64);
+                    if failed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                })?;
+                failed?;
+            }
+            SegmentLayout::Sorted { .. } => {
+                for_each_sorted_frame(&data, &released, &mut |frame| {
+                    read(&data, &frame.frame, frame.at)
+                })?;
+            }
+        }
+    }
+    let mut reader = OpenEntries { read: &mut read };
+    let walked = walk(disk, manifest.indexed_to, Hlc::ZERO, known.synced_to, &mut reader)?;
+    check_synced(&walked, known.synced_to)?;
+    Ok(())
+}
+
+/// Reads the entries that are in no listed segment.
+struct OpenEntries<'a> {
+    read: &'a mut dyn FnMut(&DataFile, &FrameHeader, u64) -> Result<(), StorageError>,
+}
+
+impl FrameVisitor for OpenEntries<'_> {
+    fn frame(
+        &mut self,
+        segment: &Arc<Segment>,
+        position: u64,
+        frame: &FrameHeader,
+        _: &[u8],
+    ) -> Result<(), RecoverError> {
+        let at = segment.at(position) + FRAME_BYTES as u64;
+        Ok((self.read)(&segment.data, frame, at)?)
+    }
+}
+
+fn read_entry(
+    file: &DataFile,
+    frame: &FrameHeader,
+    at: u64,
+) -> Result<StoredLogEntry, StorageError> {
+    let mut payload = vec![0; frame.length as usize];
+    file.read_exact(&mut payload, at)?;
+    if crc32c::crc32c(&payload) != frame.payload_crc {
+        return Err(file.corruption_error(at, "a payload"));
+    }
+    Ok(StoredLogEntry {
+        log: frame.log,
+        kind: frame.kind,
+        epoch: frame.epoch,
+        count: frame.count,
+        user: (frame.user_min, frame.user_max),
+        payload: payload.into(),
+    })
 }
 
 /// Visits the frames of a sorted segment that are not `released`. Of the others there may be only

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hlc::Hlc;
 use serde::{Deserialize, Serialize};
 use storage::{Log, Offset};
 
@@ -184,6 +185,17 @@ pub fn namespace_events(
     EventReader::new(log, from).map(|event| {
         let (payload, stamp, position) = event?;
         Ok((NamespaceEvent::decode(&payload)?, stamp, position))
+    })
+}
+
+/// The bound of the cut that an event of the namespace restates, if it is a restatement.
+///
+/// # Errors
+/// It is no event.
+pub fn restated_bound(payload: &[u8]) -> Result<Option<Hlc>, String> {
+    Ok(match NamespaceEvent::decode(payload)? {
+        NamespaceEvent::NamespaceRestated { horizon, .. } => Some(Hlc::from_bits(horizon)),
+        _ => None,
     })
 }
 
