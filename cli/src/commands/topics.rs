@@ -319,8 +319,10 @@ async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
     let removed = client.delete_records(&path.topic, &before).await;
     let removed = match removed {
         Err(error) if error.response_error() == Some(ResponseError::PolicyViolation) => {
-            let reason =
-                format!("a pin shows records of {} that would go: freezeframe pins", path.topic);
+            let topic = &path.topic;
+            let reason = format!(
+                "a pin shows records of {topic} that would go (freezeframe pins), or {topic} is only compacted (cleanup.policy)"
+            );
             return Err(anyhow::Error::from(error).context(reason));
         }
         removed => removed?,
