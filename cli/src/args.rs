@@ -228,7 +228,7 @@ pub(crate) enum CliCommand {
     Umount(mount::UmountArgs),
     /// Show the state of the server's clock, or confirm it.
     Clock(clock::ClockCliArgs),
-    /// Back up a running server; `restore` makes a directory of a backup.
+    /// Back up a running server; see also `restore`.
     Backup(backup::BackupArgs),
     /// Make a data directory from a backup, also as of an earlier moment.
     #[command(hide = true)]

@@ -55,8 +55,8 @@ pub(crate) async fn run(args: DoctorArgs, server: &ServerAddress) -> anyhow::Res
         Some(directory) => directory_findings(directory),
         None if args.ready => vec![answer_finding(server).await],
         None => {
-            let mut findings = vec![program_finding()];
-            findings.extend(server_findings(server).await);
+            let mut findings = server_findings(server).await;
+            findings.push(program_finding());
             findings.extend(rdma_findings(server).await);
             findings
         }
