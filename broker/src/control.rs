@@ -99,7 +99,7 @@ pub enum ControlResponse {
     Refused(String),
 }
 
-/// A [`BackupPoint`], without its manifest.
+/// A [`BackupPoint`](storage::backup::BackupPoint), without its manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackupPointDocument {
