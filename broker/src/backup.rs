@@ -306,10 +306,9 @@ impl TargetDirectory {
         let mut summary = source.summary();
         let files = source.sized_files()?;
         let all = files.iter().map(|(_, bytes)| bytes).sum();
-        let from = ReadOnlyDisk::new(&source.journal());
-        let to = Arc::new(RealDisk::open(&self.journal()).context("open the backup")?);
+        let to = RealDisk::open(&self.journal()).context("open the new directory")?;
         for (file, bytes) in &files {
-            let is_linked = self.copy_or_link(source, earlier, mode, file, (&from, &*to));
+            let is_linked = self.copy_or_link(source, earlier, mode, file, &to);
             let is_linked = is_linked.with_context(|| format!("copy {}", file.name))?;
             summary.files += 1;
             let counted =
@@ -317,7 +316,7 @@ impl TargetDirectory {
             *counted += bytes;
             progress(summary.linked_bytes + summary.copied_bytes, all);
         }
-        finish_copy(&*to, &source.copy).context("finish the copy")?;
+        finish_copy(&to, &source.copy).context("finish the copy")?;
         Ok(summary)
     }
 
@@ -328,10 +327,10 @@ impl TargetDirectory {
         earlier: Option<&Path>,
         mode: CopyMode,
         file: &CopiedFile,
-        (from, to): (&ReadOnlyDisk, &RealDisk),
+        to: &RealDisk,
     ) -> anyhow::Result<bool> {
         if file.content != CopiedContent::Whole {
-            copy_file(from, to, file)?;
+            copy_file(&ReadOnlyDisk::new(&source.journal()), to, file)?;
             return Ok(false);
         }
         let (from, to) = (source.journal().join(&file.name), self.journal().join(&file.name));
@@ -470,7 +469,7 @@ fn open_once(directory: &Path, lost_logs: &[LostLog]) -> anyhow::Result<()> {
     let format = KafkaFormat { decompressed_bytes_max: kafka.decompressed_bytes_max };
     let mut options = EngineOptions::default();
     options.core.catalog = Some(directory.join("catalog"));
-    // What maintenance writes depends on the server's settings.
+    // Maintenance would write with default settings, and not with the server's.
     options.core.storage.manual_maintenance = true;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("start the runtime")?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What the program was built for: processor, system and C library.
+/// The target that the program was built for: processor, system and C library.
 pub fn build_target() -> String {
     let library = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
     format!("{}-{}-{library}", std::env::consts::ARCH, std::env::consts::OS)

@@ -1,5 +1,5 @@
-//! What a supervisor is told on `NOTIFY_SOCKET`, as `sd_notify(3)` says it. Without that variable
-//! nothing happens.
+//! Notifies a supervisor on `NOTIFY_SOCKET`, in the protocol of `sd_notify(3)`. Does nothing without
+//! that variable.
 
 use std::convert::Infallible;
 use std::time::Duration;

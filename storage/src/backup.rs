@@ -242,7 +242,7 @@ fn proofs_up_to(
     })
 }
 
-/// Copies the content of a file, or writes it anew, and syncs it. It does not matter if a soft file
+/// Copies a file, or the part of it that the plan names, and syncs the copy. Skips a soft file that
 /// is missing.
 ///
 /// # Errors

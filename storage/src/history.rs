@@ -131,7 +131,7 @@ pub(crate) struct SealedHistory {
     unreferenced_files: Mutex<Vec<String>>,
     indexing_queue: Mutex<IndexingQueue>,
     changed: Condvar,
-    /// How many backups need the files as they are.
+    /// The number of backups in progress, which need the files as they are.
     holds: AtomicUsize,
     /// Held while maintenance runs.
     maintenance_lock: Mutex<()>,

@@ -373,7 +373,7 @@ fn check_copy(
         storage::backup::copy_file(disk, &target, file).unwrap();
     }
     storage::backup::finish_copy(&target, copy).unwrap();
-    // What was not synced is not in the copy.
+    // The machine loses power: only synced bytes are left.
     let target = target.after_crash(|_| 0);
     let report = storage::check::verify(&target, &[], &mut |_| {}).unwrap();
     let is_serious = |problem: &String| !problem.starts_with("the index ");
@@ -395,7 +395,7 @@ fn check_copy(
     }
 }
 
-/// What a model had when `last` was the last stamp.
+/// The model when `last` was the last stamp.
 fn model_as_of(model: &LogModel, last: Hlc) -> LogModel {
     let mut model = model.clone();
     model.iter_mut().for_each(|log| log.retain(|_, entry| entry.stamp <= last));

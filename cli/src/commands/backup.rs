@@ -51,7 +51,8 @@ pub(crate) struct BackupArgs {
     /// Copy all files, also where links would do
     #[arg(long)]
     copy: bool,
-    /// Read the whole backup once it is made, and compare it with its checksums
+    /// Read the whole backup once it is made, and compare it with its checksums and
+    /// proofs
     #[arg(long)]
     verify: bool,
     /// Print one JSON object

@@ -71,7 +71,7 @@ impl CoreMaintenance<'_> {
         self.core.store.begin_backup()
     }
 
-    /// Those of some logs that this engine uses.
+    /// Filters `logs` to those that are in use.
     pub fn logs_in_use(self, logs: impl IntoIterator<Item = LogId>) -> Vec<LogId> {
         let namespace = self.core.shared.namespace.read();
         logs.into_iter().filter(|log| namespace.is_in_use(*log)).collect()

@@ -202,7 +202,7 @@ struct FrameSearch {
     last: Hlc,
     /// The logs to find.
     logs: BTreeSet<LogId>,
-    /// Those that have a frame up to `last`.
+    /// The logs among them with a frame up to `last`.
     found_logs: BTreeSet<LogId>,
     /// The position of the first frame after it, among those seen.
     first_later: Option<u64>,
@@ -324,7 +324,7 @@ pub struct StoredLogEntry {
 /// Visits the entries of some logs that are stamped after `last`, in order.
 ///
 /// # Errors
-/// The journal is corrupt, a disk fails, or `visit` fails.
+/// The journal is corrupt, or the disk fails.
 pub fn entries_after(
     disk: &dyn Disk,
     last: Hlc,
@@ -524,8 +524,7 @@ pub(super) fn prove_sorted(
     }
 }
 
-/// The last stamp of the newest segment that begins below `end` and has not been indexed by
-/// `indexed_to`; zero if there is none.
+/// The last stamp below `end` in the newest segment that is not indexed; zero if all are.
 pub(super) fn last_stamp_of_newest_segment(
     disk: &dyn Disk,
     indexed_to: u64,
