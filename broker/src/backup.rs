@@ -260,7 +260,10 @@ impl TargetDirectory {
                 false
             }
             Err(error) if is_missing(&error) => true,
-            Err(error) => return Err(error).with_context(|| format!("look into {shown}")),
+            Err(error) => {
+                let doing = format!("use {shown}: name a new or an empty directory");
+                return Err(error).context(doing);
+            }
         };
         let mut builder = DirBuilder::new();
         let created = builder.recursive(true).mode(0o700).create(directory);
