@@ -1,0 +1,32 @@
+//! The columns and their types.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+
+/// The schema of records. `metadata` goes with it into a stream or file: the topic, the moment.
+pub fn record_schema(metadata: HashMap<String, String>) -> SchemaRef {
+    let timestamp = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
+    let columns = vec![
+        Field::new("partition", DataType::Int32, false),
+        Field::new("offset", DataType::Int64, false),
+        Field::new("timestamp", timestamp, false),
+        Field::new("key", DataType::Binary, true),
+        Field::new("value", DataType::Binary, true),
+        Field::new("headers", DataType::List(header_item()), false),
+    ];
+    Arc::new(Schema::new(columns).with_metadata(metadata))
+}
+
+/// An item of the column `headers`. `item` is the name that Arrow's libraries give it.
+pub(crate) fn header_item() -> Arc<Field> {
+    Arc::new(Field::new("item", DataType::Struct(header_fields()), false))
+}
+
+pub(crate) fn header_fields() -> Fields {
+    Fields::from(vec![
+        Field::new("key", DataType::Utf8, false),
+        Field::new("value", DataType::Binary, true),
+    ])
+}
