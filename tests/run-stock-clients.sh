@@ -29,6 +29,7 @@ read -r -t 30 line <"$data/ready" || { cat "$data/log"; exit 1; }
 kafka=$(sed -n 's/.*kafka=\([^ ]*\).*/\1/p' <<<"$line")
 kafka_tls=$(sed -n 's/.*kafka-ssl=\([^ ]*\).*/\1/p' <<<"$line")
 zookeeper=$(sed -n 's/.* zookeeper=\([^ ]*\).*/\1/p' <<<"$line")
+http=$(sed -n 's/.* http=\([^ ]*\).*/\1/p' <<<"$line")
 secure=$(sed -n 's/.*zookeeper-tls=\([^ ]*\).*/\1/p' <<<"$line")
 echo "stock clients against freezeframe on $kafka, and for ZooKeeper on $zookeeper"
 
@@ -39,6 +40,8 @@ tests/clients/run-all.sh "$kafka_tls" --tls "$data/certificates" go sarama node 
 echo "== Kafka's clients over TLS and SASL, with rules, on a server of their own"
 tests/clients/security.sh || status=$?
 tests/zookeeper-clients/run-all.sh "$zookeeper" --past --sasl 'member:a secret' --tls "$secure=$data/certificates" || status=$?
+echo "== HTTP, by its description in OpenAPI"
+tests/clients/openapi.sh "$http" >"$data/openapi" || { status=$?; cat "$data/openapi"; }
 echo "== Apache ZooKeeper, message by message"
 tests/zookeeper-oracle/diff.sh "$zookeeper" "$cache/zookeeper-oracle" --seeds 10 || status=$?
 echo "== imports from Apache ZooKeeper"

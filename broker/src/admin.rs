@@ -30,16 +30,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
+use crate::home_page::home_page;
 use crate::http_access::{
     CertifiedUser, HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess,
 };
 use crate::http_hosts::HttpHosts;
-use crate::http_response::{harden, refuse, refuse_with};
+use crate::http_response::{compression, harden, refuse, refuse_with};
 use crate::http_sessions::session_methods;
 use crate::metrics::MetricsFormat;
 use crate::process::build_target;
 use crate::status::{ServerStatus, UnhealthyReason};
-use crate::{api, http_hosts, metrics};
+use crate::{api, http_contents, http_hosts, metrics};
 
 type StatusState = State<Arc<ServerStatus>>;
 
@@ -162,6 +163,7 @@ fn routes(access: HttpAccess, hosts: HttpHosts) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(hosts, http_hosts::check))
+        .layer(compression())
         .layer(map_response(harden))
         .with_state(status)
 }
@@ -174,6 +176,7 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
         ("/healthz", RouteAccess::Open, get(healthz)),
         ("/livez", RouteAccess::Open, get(healthz)),
         ("/readyz", RouteAccess::Open, get(readyz)),
+        ("/", RouteAccess::Open, get(home_page)),
         ("/version", describe, get(version)),
         ("/session", RouteAccess::Login, session_methods()),
         ("/metrics", describe, get(read_metrics)),
@@ -183,13 +186,14 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
         ("/commands/{command}", describe, get(run_command)),
     ];
     let rows = rows.into_iter().map(|(path, access, methods)| HttpRoute { path, access, methods });
-    rows.chain(api::routes()).collect()
+    rows.chain(api::routes()).chain(http_contents::routes()).collect()
 }
 
 /// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
-    let there_is = "there is /healthz, /livez, /readyz, /version, /metrics, /metrics/clients, /commands, /session, and /v1/cut, diff, topics, groups, offsets, pins, acls, users, quotas, security-log; POST: /clock/confirm, /session, /v1";
-    refuse_with(HistoryErrorCode::UnknownPath, there_is)
+    let paths: Vec<&str> = served_routes().iter().map(|route| route.path).collect();
+    let message = format!("there is {}; /v1/openapi.json says more", paths.join(", "));
+    refuse_with(HistoryErrorCode::UnknownPath, message)
 }
 
 /// The header `Allow` names the right method.

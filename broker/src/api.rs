@@ -20,29 +20,19 @@ use serde_json::{Map, Value, json};
 
 use crate::http_access::{HttpRequester, HttpRoute, RouteAccess};
 use crate::http_response::{refuse_with, respond};
+use crate::openapi::{self, GET_OPERATIONS};
 use crate::status::ServerStatus;
 
-/// The operations that GET serves: they change nothing.
-pub(crate) const GET_OPERATIONS: [&str; 12] = [
-    "cut",
-    "diff",
-    "topics",
-    "groups",
-    "offsets",
-    "pins",
-    "acls",
-    "users",
-    "quotas",
-    "security-log",
-    "budgets",
-    "health",
-];
-
-pub(crate) fn routes() -> [HttpRoute; 2] {
+pub(crate) fn routes() -> [HttpRoute; 3] {
     let access = RouteAccess::History;
     [
         HttpRoute { path: "/v1", access, methods: post(post_document) },
         HttpRoute { path: "/v1/{op}", access, methods: get(get_operation) },
+        HttpRoute {
+            path: "/v1/openapi.json",
+            access: RouteAccess::Open,
+            methods: get(openapi::description),
+        },
     ]
 }
 
@@ -80,8 +70,9 @@ async fn get_operation(
     RawQuery(query): RawQuery,
 ) -> Response {
     let op = op.map(|Path(op)| op).unwrap_or_default();
-    if !GET_OPERATIONS.contains(&op.as_str()) {
-        let message = format!("there is {}, and POST /v1 for the rest", GET_OPERATIONS.join(", "));
+    if !GET_OPERATIONS.iter().any(|operation| operation.name == op) {
+        let names: Vec<&str> = GET_OPERATIONS.iter().map(|operation| operation.name).collect();
+        let message = format!("there is {}, and POST /v1 for the rest", names.join(", "));
         return refuse_with(HistoryErrorCode::UnknownOp, message);
     }
     match query_document(&op, query.as_deref().unwrap_or_default()) {
@@ -108,26 +99,35 @@ async fn answer(status: &ServerStatus, requester: &HttpRequester, document: Valu
 /// Builds the document from a query. Its fields are strings, except for numbers and for
 /// comma-separated lists.
 fn query_document(op: &str, query: &str) -> Result<Value, String> {
-    let mut fields = Map::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (name, value) = (percent_decode(name)?, percent_decode(value)?);
-        let field = match name.as_str() {
-            "patience_ms" | "limit" | "skip" => number(&name, &value)?,
+    let mut fields = query_fields(query)?;
+    if fields.contains_key("op") {
+        return Err("the path names the operation: leave op out".to_owned());
+    }
+    for (name, field) in &mut fields {
+        let Value::String(value) = field else { continue };
+        match name.as_str() {
+            "patience_ms" | "limit" | "skip" => *field = number(name, value)?,
             // The start of a page of differences is text.
-            "after" if op == "security-log" => number(&name, &value)?,
-            "topics" | "only" => json!(value.split(',').collect::<Vec<_>>()),
-            _ => json!(value),
-        };
-        if name == "op" {
-            return Err("the path names the operation: leave op out".to_owned());
-        }
-        if fields.insert(name.clone(), field).is_some() {
-            return Err(format!("{name} is given more than once"));
+            "after" if op == "security-log" => *field = number(name, value)?,
+            "topics" | "only" => *field = json!(value.split(',').collect::<Vec<_>>()),
+            _ => {}
         }
     }
     fields.insert("op".to_owned(), json!(op));
     Ok(Value::Object(fields))
+}
+
+/// The fields of a query, each of them text.
+pub(crate) fn query_fields(query: &str) -> Result<Map<String, Value>, String> {
+    let mut fields = Map::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, value) = (decode_text(name)?, decode_text(value)?);
+        if fields.insert(name.clone(), json!(value)).is_some() {
+            return Err(format!("{name} is given more than once"));
+        }
+    }
+    Ok(fields)
 }
 
 fn number(name: &str, value: &str) -> Result<Value, String> {
@@ -137,23 +137,39 @@ fn number(name: &str, value: &str) -> Result<Value, String> {
         .map_err(|_| format!("{name} takes a number, and {value:?} is not one"))
 }
 
-/// Decodes percent-encoding. A plus stands for itself, as in a time with a zone, because no field
-/// has spaces.
-fn percent_decode(text: &str) -> Result<String, String> {
-    let malformed = || format!("{text:?} is not percent-encoded text");
+/// Decodes a name or a value of a query. A plus is a space, as forms send it, but for the one of a
+/// zone, `10:00:00+01:00`: people write that as it is.
+fn decode_text(text: &str) -> Result<String, String> {
+    let is_colon = |text: &[u8]| matches!(text, [b':', ..] | [b'%', b'3', b'A' | b'a', ..]);
+    let mut spaced = text.as_bytes().to_vec();
+    let mut has_time = false;
+    for at in 0..spaced.len() {
+        has_time |= is_colon(&spaced[at..]);
+        let is_zone = has_time && spaced.get(at + 1).is_some_and(u8::is_ascii_digit);
+        if spaced[at] == b'+' && !is_zone {
+            spaced[at] = b' ';
+        }
+    }
+    String::from_utf8(percent_decode(&spaced)?)
+        .map_err(|_| format!("{text:?} is not percent-encoded text"))
+}
+
+/// Decodes percent-encoding.
+pub(crate) fn percent_decode(text: &[u8]) -> Result<Vec<u8>, String> {
+    let malformed = || format!("{:?} is not percent-encoded text", text.escape_ascii().to_string());
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
+    let mut rest = text.iter();
     while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
+        if *byte != b'%' {
+            bytes.push(*byte);
             continue;
         }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let mut digit = || char::from(*rest.next()?).to_digit(16);
         let high = digit().ok_or_else(malformed)?;
         let low = digit().ok_or_else(malformed)?;
         bytes.push((high * 16 + low) as u8);
     }
-    String::from_utf8(bytes).map_err(|_| malformed())
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -172,6 +188,15 @@ mod tests {
         });
         assert_eq!(query_document("cut", query), Ok(expected.clone()));
         assert_eq!(query_document("cut", &query.replace("%2b", "+")), Ok(expected));
+        let at = |query: &str| query_document("cut", query).map(|document| document["at"].clone());
+        for (query, expected) in [
+            ("at=yesterday+14%3A00", "yesterday 14:00"),
+            ("at=2026-11-21+14:00", "2026-11-21 14:00"),
+            ("at=2026-11-21+14%3A00%2B01:00", "2026-11-21 14:00+01:00"),
+            ("at=5+minutes+ago", "5 minutes ago"),
+        ] {
+            assert_eq!(at(query), Ok(json!(expected)), "{query}");
+        }
         assert_eq!(query_document("pins", ""), Ok(json!({"op": "pins"})));
         let page = query_document("security-log", "after=7&limit=5");
         assert_eq!(page, Ok(json!({"op": "security-log", "after": 7, "limit": 5})));

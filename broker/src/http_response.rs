@@ -1,9 +1,15 @@
 //! JSON responses of the admin port, and the HTTP status of each error.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use history_api::HistoryApiError;
 use history_documents::HistoryErrorCode;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{Predicate, SizeAbove};
+
+/// A shorter response is not packed.
+const PACKED_BYTES_MIN: u16 = 1024;
 
 const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
 
@@ -36,13 +42,28 @@ pub(crate) fn refuse(refusal: &HistoryApiError) -> Response {
 }
 
 /// Adds to every response what keeps a browser from doing anything with it but show it, and from
-/// keeping it.
+/// keeping it, unless the response says how long it may be kept.
 pub(crate) async fn harden(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in HARDENING {
-        headers.insert(name, HeaderValue::from_static(value));
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
+}
+
+/// Packs the texts of responses for clients that accept gzip. Files are left as they are: their
+/// parts are asked for by position, and their ETags are those of their bytes.
+pub(crate) fn compression() -> CompressionLayer<impl Predicate> {
+    let is_text = |_: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions| {
+        let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let begins = |prefix| media_type.is_some_and(|media_type| media_type.starts_with(prefix));
+        ["application/json", "application/x-ndjson", "application/openmetrics-text", "text/"]
+            .into_iter()
+            .any(begins)
+    };
+    CompressionLayer::new()
+        .quality(CompressionLevel::Fastest)
+        .compress_when(SizeAbove::new(PACKED_BYTES_MIN).and(is_text))
 }
 
 /// [`refuse`] with a code and a message.

@@ -200,12 +200,7 @@ impl RecordRenderer {
     }
 
     /// Appends one record, whether it is in the selection or not.
-    pub(crate) fn append_record(
-        &self,
-        record: &KafkaRecord,
-        stamp: Option<Hlc>,
-        out: &mut Vec<u8>,
-    ) {
+    pub fn append_record(&self, record: &KafkaRecord, stamp: Option<Hlc>, out: &mut Vec<u8>) {
         self.write_record(record, stamp, out).expect("a Vec takes what is written to it");
     }
 

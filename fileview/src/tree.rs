@@ -40,6 +40,7 @@ mod names;
 mod node;
 mod open;
 mod raw;
+mod record_pages;
 mod scan;
 mod semaphore;
 mod stat;
@@ -69,6 +70,7 @@ pub(crate) use names::has_fixed_moment;
 pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
 pub use node::{TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat};
 pub use open::OpenNode;
+pub use record_pages::{RecordsCursor, RecordsPage, RecordsQuery, TakeRecord};
 pub use znodes::ZnodeNode;
 
 use keys::KeyTableCache;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use engine::SeekError;
-use fileview::ViewFormat;
-use fileview::tree::{KeysPage, OpenNode, TreeError, TreeOptions, ViewNode};
+use fileview::tree::{KeysPage, OpenNode, RecordsQuery, TreeError, TreeOptions, ViewNode};
+use fileview::{RecordRenderer, RecordSelection, ViewFormat};
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
@@ -228,14 +228,54 @@ impl TreeWorld {
                 match (expected, result) {
                     (Ok(expected), Ok(bytes)) => {
                         assert!(expected == bytes, "{path}: {}, {}", expected.len(), bytes.len());
+                        if format == ViewFormat::Jsonl {
+                            let pages = self.record_pages(partition, selector).await.unwrap();
+                            assert!(expected == pages, "{path}: pages of {} bytes", pages.len());
+                        }
                         self.check_slices(&path, &expected).await;
                     }
                     (Err(SeekError::BeforeHistory { .. }), Err(error)) => {
                         assert_eq!(error.errno(), 116, "{path}: {error}");
+                        let pages = self.record_pages(partition, selector).await;
+                        assert_eq!(pages.unwrap_err().errno(), 116, "{path}");
                     }
                     (expected, result) => panic!("{path}: {expected:?}, {result:?}"),
                 }
             }
+        }
+    }
+
+    /// The lines of a partition, in pages of few records or bytes.
+    async fn record_pages(
+        &mut self,
+        partition: u32,
+        at: Option<MomentSelector>,
+    ) -> Result<Vec<u8>, TreeError> {
+        let (records_max, bytes_max) =
+            (1 + self.random(5) as usize, 1 + self.random(2000) as usize);
+        let all = RecordSelection::all();
+        let lines = RecordRenderer::new(TOPIC, partition, ViewFormat::Jsonl, all).unwrap();
+        let (mut text, mut after) = (Vec::new(), None);
+        loop {
+            let partition = Some(partition);
+            let query = RecordsQuery { topic: TOPIC, partition, at, after, records_max, bytes_max };
+            let (mut records, begin) = (0, text.len());
+            let mut take = |_, record: &_, stamp| {
+                records += 1;
+                let line = text.len();
+                lines.append_record(record, Some(stamp), &mut text);
+                text.len() - line
+            };
+            let page = self.fixture.tree.records_page(&query, &mut take).await?;
+            assert!(records <= records_max, "{records} records on a page of {records_max}");
+            let last = text[begin..].split_inclusive(|byte| *byte == b'\n').next_back();
+            let before_last = text.len() - begin - last.map_or(0, <[u8]>::len);
+            assert!(before_last < bytes_max, "a page of {bytes_max} bytes goes on");
+            // A moment that was asked for is that of the page; the present is that of all pages.
+            assert!(at.is_none_or(|at| at == page.at), "{at:?}, {:?}", page.at);
+            let Some(next) = page.next else { return Ok(text) };
+            assert_eq!(next.moment(), page.at);
+            after = Some(next.to_string().parse().unwrap());
         }
     }
 

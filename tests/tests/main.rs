@@ -12,6 +12,7 @@ mod dynamic_settings;
 mod full_disk;
 mod groups_and_diff;
 mod hostile;
+mod http;
 mod https;
 mod inspect;
 mod kafka_sasl;

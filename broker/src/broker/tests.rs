@@ -452,8 +452,8 @@ async fn guarded(directory: &TestDirectory) -> RunningBroker {
 fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
     let get = |path: &str| ("GET", path.to_owned(), String::new());
     match path {
-        "/healthz" | "/livez" | "/readyz" | "/version" | "/metrics" | "/metrics/clients"
-        | "/commands" => vec![get(path)],
+        "/" | "/healthz" | "/livez" | "/readyz" | "/version" | "/metrics" | "/metrics/clients"
+        | "/commands" | "/v1/openapi.json" | "/v1/tree/" => vec![get(path)],
         "/commands/{command}" => ["stat", "watches", "none", "stat_reset"]
             .map(|name| get(&format!("/commands/{name}")))
             .into(),
@@ -475,8 +475,12 @@ fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
                 "diff" => "?from=s4&until=s5",
                 _ => "",
             };
-            crate::api::GET_OPERATIONS.map(|op| get(&format!("/v1/{op}{}", query(op)))).into()
+            let operations = crate::openapi::GET_OPERATIONS.iter();
+            operations.map(|op| get(&format!("/v1/{}{}", op.name, query(op.name)))).collect()
         }
+        "/v1/records/{topic}" => vec![get("/v1/records/hidden")],
+        "/v1/records/{topic}/{partition}" => vec![get("/v1/records/hidden/0")],
+        "/v1/tree/{*path}" => vec![get("/v1/tree/topics/hidden/0.values")],
         path => panic!("there is no request for {path}"),
     }
 }
@@ -509,8 +513,13 @@ async fn every_path_asks_who_it_is_unless_it_is_for_supervisors() {
             ] {
                 assert!(head.contains(header), "{request:?} {head}");
             }
-            if matches!(route.path, "/healthz" | "/livez" | "/readyz") {
+            // The last three are the same for every server.
+            if matches!(
+                route.path,
+                "/healthz" | "/livez" | "/readyz" | "/" | "/v1/openapi.json" | "/v1/tree/"
+            ) {
                 assert_eq!(status, 200, "{request:?} {body}");
+                assert!(!body.contains("hidden"), "{body}");
                 continue;
             }
             assert_eq!(status, 401, "{request:?} {body}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
-use history_documents::HistoryRequest;
+use history_documents::{HistoryRequest, RecordsRequest};
 use serde::Serialize;
 
 use crate::access::HistoryAccess;
@@ -14,9 +14,14 @@ use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::groups::GroupTurns;
 use crate::health::ServerHealth;
+use crate::records::{RecordsAnswer, RecordsPlace};
 use crate::tree::TreeOperations;
+use crate::tree_files::{TreeContents, TreeFileRequest};
 use crate::turns::HistoryTurns;
-use crate::{budgets, cuts, diffs, groups, health, moment, pins, plugins, security, seeks, topics};
+use crate::{
+    budgets, cuts, diffs, groups, health, moment, pins, plugins, records, security, seeks, topics,
+    tree_files,
+};
 
 /// Answers the requests of the history API.
 pub struct HistoryApi {
@@ -97,6 +102,39 @@ impl HistoryApi {
             Request::Moment(request) => text(moment::moment(context, access, request).await),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }
+    }
+}
+
+impl HistoryApi {
+    /// Reads a page of the records of a topic, or of one of its partitions, as far as `access`
+    /// allows it.
+    ///
+    /// # Errors
+    /// As [`HistoryApi::answer`].
+    pub async fn records(
+        &self,
+        topic: &str,
+        partition: Option<u32>,
+        request: RecordsRequest,
+        access: &HistoryAccess,
+    ) -> Result<RecordsAnswer, HistoryApiError> {
+        let tree = self.tree.shown_to(access);
+        let place = RecordsPlace { topic, partition };
+        records::records(&self.context, access, &tree, &self.turns, place, request).await
+    }
+
+    /// Opens a file of the tree, or lists a directory, as far as `access` shows it.
+    ///
+    /// # Errors
+    /// As [`HistoryApi::answer`].
+    pub async fn tree_contents(
+        &self,
+        request: TreeFileRequest,
+        access: &HistoryAccess,
+    ) -> Result<TreeContents, HistoryApiError> {
+        let at = request.at.as_deref();
+        let at = at.map(|at| moment::parse_selector(&self.context, access, at)).transpose()?;
+        tree_files::contents(&self.tree, access, at, request).await
     }
 }
 

@@ -25,10 +25,12 @@ mod health;
 mod moment;
 mod pins;
 mod plugins;
+mod records;
 mod security;
 mod seeks;
 mod topics;
 mod tree;
+mod tree_files;
 mod turns;
 
 pub use access::HistoryAccess;
@@ -36,3 +38,5 @@ pub use api::HistoryApi;
 pub use context::{HistoryContext, HistoryGroups, MomentTopics, MomentViewFuture};
 pub use error::HistoryApiError;
 pub use health::ServerHealth;
+pub use records::RecordsAnswer;
+pub use tree_files::{OpenTreeContents, TreeContents, TreeFileRequest};

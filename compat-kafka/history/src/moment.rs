@@ -178,7 +178,7 @@ pub(crate) fn parse_window(
     Ok((from, until))
 }
 
-fn bad_moment(message: impl Into<String>) -> HistoryApiError {
+pub(crate) fn bad_moment(message: impl Into<String>) -> HistoryApiError {
     HistoryApiError::new(HistoryErrorCode::BadMoment, message)
 }
 

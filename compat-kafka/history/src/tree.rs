@@ -127,6 +127,11 @@ impl TreeOperations {
         }
     }
 
+    /// The tree, as far as `access` shows it.
+    pub(crate) fn shown_to(&self, access: &HistoryAccess) -> ViewTree {
+        self.tree.with_guard(Arc::new(access.filter()))
+    }
+
     fn add_open(
         &self,
         holder: &Holder,

@@ -47,7 +47,11 @@ pub(crate) fn system_cut(selector: &MomentSelector) -> Cut {
 
 impl ViewTree {
     /// Waits until a moment is final, and makes it absolute.
-    pub(crate) async fn wait_until_closed(
+    ///
+    /// # Errors
+    /// [`TreeError::NotYet`] after the patience of the tree's options, or
+    /// [`TreeError::FarFuture`].
+    pub async fn wait_until_closed(
         &self,
         selector: MomentSelector,
     ) -> Result<MomentSelector, TreeError> {

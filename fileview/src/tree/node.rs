@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::TopicId;
 use engine::files::{FileKind, FileTime, Inode};
-use hlc::{Cut, MomentSelector};
+use hlc::{Cut, Moment, MomentSelector};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ZnodeNode;
@@ -164,19 +164,27 @@ impl ViewNode {
         }
     }
 
-    /// True if it shows the present, which changes.
-    pub fn is_present(&self) -> bool {
+    /// Its moment, which is final; `None` for the present.
+    pub fn moment(&self) -> Option<MomentSelector> {
+        let at_cut = |cut: &Option<Cut>| cut.map(|cut| MomentSelector::At(Moment::Sys(cut)));
         match self {
-            ViewNode::Moments | ViewNode::Pin(_) => true,
-            ViewNode::Root(at) | ViewNode::Topics(at) | ViewNode::Groups(at) => at.is_none(),
+            ViewNode::Moments | ViewNode::Pin(_) => None,
+            ViewNode::Root(at) | ViewNode::Topics(at) | ViewNode::Groups(at) => *at,
             ViewNode::Group { at, .. }
             | ViewNode::GroupTopic { at, .. }
-            | ViewNode::Committed { at, .. } => at.is_none(),
-            ViewNode::Topic(topic) | ViewNode::Keys(topic) => topic.at.is_none(),
-            ViewNode::Partition { topic, .. } | ViewNode::Key { topic, .. } => topic.at.is_none(),
-            ViewNode::File { cut, .. } => cut.is_none(),
-            ViewNode::Znode(znode) | ViewNode::ZnodeData(znode) => znode.cut.is_none(),
+            | ViewNode::Committed { at, .. } => *at,
+            ViewNode::Topic(topic)
+            | ViewNode::Keys(topic)
+            | ViewNode::Partition { topic, .. }
+            | ViewNode::Key { topic, .. } => topic.at,
+            ViewNode::File { cut, .. } => at_cut(cut),
+            ViewNode::Znode(znode) | ViewNode::ZnodeData(znode) => at_cut(&znode.cut),
         }
+    }
+
+    /// True if it shows the present, which changes.
+    pub fn is_present(&self) -> bool {
+        self.moment().is_none()
     }
 
     /// An inode number that is the same for the same node in every incarnation of the server.

@@ -1,21 +1,22 @@
 //! Budgets: limits that all clients share.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A request for the budgets of the server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetsRequest {}
 
 /// The budgets of the server, by name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetsResponse {
     /// The budgets.
     pub budgets: Vec<BudgetDescription>,
 }
 
 /// The use of one budget.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetDescription {
     /// The name, such as `connections`.
     pub name: String,
@@ -36,7 +37,7 @@ pub struct BudgetDescription {
 }
 
 /// A principal, or the address of clients that are not logged in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetHolder {
     /// `User:alice`, or an address.
     pub name: String,

@@ -1,12 +1,13 @@
 //! Cuts: one moment across all partitions.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completeness::{complete, is_complete};
 use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 
 /// A request for a cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CutRequest {
     /// The moment, of either time.
@@ -29,7 +30,7 @@ pub struct CutRequest {
 ///
 /// A cut may have very many partitions. The server puts a type in their place that is written
 /// without a copy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     /// The moment of the answer, in its resolved form.
     pub at: String,
@@ -76,7 +77,7 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
 }
 
 /// A partition within a cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CutPartitionOffsets<Topic = String> {
     /// The topic.
     pub topic: Topic,

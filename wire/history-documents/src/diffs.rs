@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completeness::{complete, is_complete};
@@ -10,7 +11,7 @@ use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 use crate::znodes::ZnodeDiffEntry;
 
 /// The categories of changes. Each one can be read as far back as it is retained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiffCategory {
     /// Topics and their settings.
@@ -28,7 +29,7 @@ pub enum DiffCategory {
 }
 
 /// A request for a page of differences.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiffRequest {
     /// The earlier moment, by system time.
@@ -59,7 +60,7 @@ pub struct DiffRequest {
 }
 
 /// A page of differences.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiffResponse {
     /// The earlier moment.
     pub from: String,
@@ -80,7 +81,7 @@ pub struct DiffResponse {
 }
 
 /// A value at both moments.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BeforeAndAfter<T> {
     /// At the earlier moment.
     pub before: T,
@@ -89,7 +90,7 @@ pub struct BeforeAndAfter<T> {
 }
 
 /// A committed offset, at one of the two moments.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffsetAtMoment {
     /// The next record to read.
     pub offset: i64,
@@ -100,7 +101,7 @@ pub struct OffsetAtMoment {
 }
 
 /// One change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DiffChange {
     /// A topic was created. The fields are as of the later moment.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completeness::{complete, is_complete};
 use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 
 /// A request for groups, or for committed offsets, of a moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupMomentRequest {
     /// The moment, of system time; the frontier if `None`.
@@ -26,7 +27,7 @@ pub struct GroupMomentRequest {
 }
 
 /// A request to reset a group to a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SeekGroupRequest {
     /// The group.
@@ -52,7 +53,7 @@ pub struct SeekGroupRequest {
 }
 
 /// A request to restore what a group had committed at a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreGroupRequest {
     /// The group.
@@ -71,7 +72,7 @@ pub struct RestoreGroupRequest {
 }
 
 /// The committed offsets of groups as of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffsetsResponse {
     /// The moment of the answer.
     pub at: Option<String>,
@@ -87,7 +88,7 @@ pub struct OffsetsResponse {
 }
 
 /// A group as of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupOffsetsAtMoment {
     /// Its name.
     pub group: String,
@@ -96,7 +97,7 @@ pub struct GroupOffsetsAtMoment {
 }
 
 /// A committed offset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommittedOffsetAtMoment {
     /// The topic.
     pub topic: String,
@@ -121,7 +122,7 @@ fn no_epoch() -> i32 {
 }
 
 /// The groups that existed at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupsResponse {
     /// The moment of the answer.
     pub at: String,
@@ -137,7 +138,7 @@ pub struct GroupsResponse {
 }
 
 /// A group as of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupAtMoment {
     /// Its name.
     pub group: String,
@@ -157,7 +158,7 @@ pub struct GroupAtMoment {
 }
 
 /// The membership of a group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupMembership {
     /// The generation.
     pub generation: i32,
@@ -183,7 +184,7 @@ fn classic() -> String {
 }
 
 /// A member of a group as of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemberAtMoment {
     /// Its id.
     pub id: String,
@@ -199,7 +200,7 @@ pub struct MemberAtMoment {
 }
 
 /// The result of a reset, or of a dry run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupSeekResult {
     /// The group.
     pub group: String,
@@ -220,7 +221,7 @@ pub struct GroupSeekResult {
 }
 
 /// The offset of a partition before and after the reset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SeekOffsetChange {
     /// The topic.
     pub topic: String,
@@ -233,7 +234,7 @@ pub struct SeekOffsetChange {
 }
 
 /// A committed offset of a topic that does not exist any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkippedOffset {
     /// The topic.
     pub topic: String,

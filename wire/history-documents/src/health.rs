@@ -1,14 +1,15 @@
 //! Health of a server: the checks that are well, and those that are not.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A request for the health of the server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthRequest {}
 
 /// The findings, in the order of their importance to an operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthResponse {
     /// The version of the server, such as `0.1.0`.
     pub version: String,
@@ -17,7 +18,7 @@ pub struct HealthResponse {
 }
 
 /// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthFinding {
     /// The subject of the check, such as `clock`.
     pub what: String,
@@ -30,7 +31,9 @@ pub struct HealthFinding {
 }
 
 /// The health of something. The larger level is worse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthLevel {
     /// It is well.

@@ -23,8 +23,10 @@ mod hex;
 mod moment;
 mod pins;
 mod plugins;
+mod records;
 mod refusal;
 mod request;
+mod schema;
 mod security;
 mod topics;
 mod tree;
@@ -55,6 +57,7 @@ pub use plugins::{
     RemovePluginRequest, RemovePluginResponse, TestPluginRequest, TestPluginResponse,
     UserTimesRequest, UserTimesResponse,
 };
+pub use records::{RecordsFormat, RecordsRequest, TreeQuery};
 pub use refusal::{HistoryRefusal, RefusalDocument, ServerRefusal};
 pub use request::{DOCUMENT_BYTES_MAX, HistoryRequest, RequestError};
 pub use security::{

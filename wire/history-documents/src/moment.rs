@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use hlc::{Hlc, Moment};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A stamp, written as a moment: `sh` and 16 hex digits. A later request can use it as one.
@@ -12,7 +13,7 @@ pub struct Stamp(pub Hlc);
 
 /// Asks which moment a text means: a spelled one, words (dates without a zone are in UTC), or a
 /// name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MomentRequest {
     /// The text. Without it, the present is meant, with all that was acknowledged before the
@@ -22,7 +23,7 @@ pub struct MomentRequest {
 }
 
 /// A moment or a window that means the same whenever it is asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MomentResponse {
     /// As it is spelled.
     pub at: String,
@@ -73,7 +74,7 @@ impl<'de> Deserialize<'de> for Stamp {
 }
 
 /// The isolation level: it selects the records of transactions that a reader wants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
     /// The records of transactions that were committed before the moment.
@@ -90,7 +91,7 @@ impl Isolation {
 }
 
 /// The action of the server on a moment that is not final yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PendingMomentPolicy {
     /// Wait until it is final, within the patience of the request.

@@ -1,11 +1,12 @@
 //! Pins: moments that are kept readable.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::moment::Stamp;
 
 /// A request to set or extend a pin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PinRequest {
     /// Its name.
@@ -20,7 +21,7 @@ pub struct PinRequest {
 }
 
 /// A request to remove a pin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnpinRequest {
     /// Its name.
@@ -28,12 +29,12 @@ pub struct UnpinRequest {
 }
 
 /// A request for the pins in force.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PinsRequest {}
 
 /// A pin: a named moment that retention keeps readable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PinDescription {
     /// Its name.
     pub name: String,
@@ -50,21 +51,21 @@ pub struct PinDescription {
 }
 
 /// The pin that was set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PinResponse {
     /// The pin.
     pub pin: PinDescription,
 }
 
 /// The pin that was removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnpinResponse {
     /// Its name.
     pub removed: String,
 }
 
 /// The pins in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PinsResponse {
     /// The pins, by name.
     pub pins: Vec<PinDescription>,

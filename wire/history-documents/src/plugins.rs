@@ -2,18 +2,19 @@
 //!
 //! Bytes are in hex: the longest module still fits into a request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::hex::HexBytes;
 use crate::moment::Stamp;
 
 /// A request for the plug-ins.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginsRequest {}
 
 /// A request to add or replace a plug-in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddPluginRequest {
     /// Its name.
@@ -23,7 +24,7 @@ pub struct AddPluginRequest {
 }
 
 /// A request to remove a plug-in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemovePluginRequest {
     /// Its name.
@@ -31,7 +32,7 @@ pub struct RemovePluginRequest {
 }
 
 /// A request for the user time that would be found in a record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TestPluginRequest {
     /// A value of the setting `freezeframe.user.time`.
@@ -51,7 +52,7 @@ pub struct TestPluginRequest {
 }
 
 /// A request for the user times of records from an offset on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserTimesRequest {
     /// The topic. It may be a moment topic.
@@ -63,7 +64,7 @@ pub struct UserTimesRequest {
 }
 
 /// A plug-in that a topic's setting can name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PluginDescription {
     /// Its name.
     pub name: String,
@@ -76,35 +77,35 @@ pub struct PluginDescription {
 }
 
 /// The plug-ins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PluginsResponse {
     /// The plug-ins, by name.
     pub plugins: Vec<PluginDescription>,
 }
 
 /// The plug-in that was added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AddPluginResponse {
     /// Its name.
     pub added: String,
 }
 
 /// The plug-in that was removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemovePluginResponse {
     /// Its name.
     pub removed: String,
 }
 
 /// The user time of a tested record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TestPluginResponse {
     /// In milliseconds.
     pub user_time: i64,
 }
 
 /// The user times of some records.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UserTimesResponse {
     /// True if the user times of all records are their own timestamps. Then `times` is empty.
     pub own: bool,

@@ -3,20 +3,21 @@
 use std::fmt;
 
 use hlc::{Cut, Moment};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error_code::{HistoryErrorCode, ReceivedErrorCode};
 use crate::moment::Stamp;
 
 /// The response to a request that failed: one field, `error`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RefusalDocument<Code = HistoryErrorCode> {
     /// The refusal of the request.
     pub error: HistoryRefusal<Code>,
 }
 
 /// The reason that a request failed: a code for programs, and a sentence for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryRefusal<Code = HistoryErrorCode> {
     /// The kind of error.
     pub code: Code,

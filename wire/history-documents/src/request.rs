@@ -1,5 +1,6 @@
 //! All requests, by their field `op`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 macro_rules! history_requests {
     ($($(#[$doc:meta])* $name:ident($request:ty) = $op:literal,)*) => {
         /// A request. Its field `op` says which one.
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(tag = "op")]
         pub enum HistoryRequest {
             $($(#[$doc])* #[serde(rename = $op)] $name($request),)*

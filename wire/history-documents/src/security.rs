@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completeness::{complete, is_complete};
 use crate::moment::{PendingMomentPolicy, Stamp};
 
 /// A request for the access control lists, the users or the quotas of a moment, a page at a time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecurityMomentRequest {
     /// The moment, of system time; the frontier if `None`.
@@ -29,7 +30,7 @@ pub struct SecurityMomentRequest {
 }
 
 /// An access control rule, in Kafka's words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AclDescription {
     /// `TOPIC`, `GROUP` and so on.
     pub resource_type: String,
@@ -48,7 +49,7 @@ pub struct AclDescription {
 }
 
 /// A page of the access control lists of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AclsResponse {
     /// The moment of the answer.
     pub at: String,
@@ -63,7 +64,7 @@ pub struct AclsResponse {
 }
 
 /// A way in which a user could log in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MechanismAtMoment {
     /// `SCRAM-SHA-256` or `SCRAM-SHA-512`.
     pub mechanism: String,
@@ -72,7 +73,7 @@ pub struct MechanismAtMoment {
 }
 
 /// A user with a password.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UserAtMoment {
     /// The name.
     pub user: String,
@@ -81,7 +82,7 @@ pub struct UserAtMoment {
 }
 
 /// A page of the users of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UsersResponse {
     /// The moment of the answer.
     pub at: String,
@@ -99,7 +100,7 @@ pub struct UsersResponse {
 pub type QuotaEntityNames = BTreeMap<String, Option<String>>;
 
 /// The quotas of somebody.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotasAtMoment {
     /// The entity that they apply to.
     pub entity: QuotaEntityNames,
@@ -108,7 +109,7 @@ pub struct QuotasAtMoment {
 }
 
 /// A page of the quotas of a moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotasResponse {
     /// The moment of the answer.
     pub at: String,
@@ -123,7 +124,7 @@ pub struct QuotasResponse {
 }
 
 /// A request for a page of the changes of access control lists, users and quotas.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecurityLogRequest {
     /// Only changes after this moment of system time.
@@ -147,7 +148,7 @@ pub struct SecurityLogRequest {
 }
 
 /// One change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SecurityChangeDescription {
     /// A rule was added.
@@ -194,7 +195,7 @@ pub enum SecurityChangeDescription {
 }
 
 /// Changes that were made at once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecurityLogEntry {
     /// The stamp of the changes.
     pub stamp: Stamp,
@@ -209,7 +210,7 @@ pub struct SecurityLogEntry {
 }
 
 /// A page of the changes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecurityLogResponse {
     /// The moment that the changes lead to.
     pub until: String,

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completeness::{complete, is_complete};
 use crate::moment::{PendingMomentPolicy, Stamp};
 
 /// A request for the topics of a moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TopicsRequest {
     /// The moment, of system time; the frontier if `None`.
@@ -23,7 +24,7 @@ pub struct TopicsRequest {
 }
 
 /// The topics that existed at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TopicsResponse {
     /// The moment of the answer.
     pub at: Option<String>,
@@ -39,7 +40,7 @@ pub struct TopicsResponse {
 }
 
 /// A topic as of a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TopicAtMoment {
     /// Its name.
     pub name: String,

@@ -1,5 +1,6 @@
 //! The tree of files: topics as text, committed offsets and files, now and at any moment.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base64::{self, Base64Bytes};
@@ -7,7 +8,7 @@ use crate::completeness::{complete, is_complete};
 use crate::moment::Isolation;
 
 /// A request about the tree. Its field `do` says which one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TreeRequest {
     /// The attributes of a node.
@@ -71,7 +72,7 @@ pub enum TreeRequest {
 }
 
 /// The format of a line of [`TreeKeysResponse`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TreeKeysFormat {
     /// The key, a tab, and the value.
@@ -82,7 +83,7 @@ pub enum TreeKeysFormat {
 }
 
 /// Bytes that are usually text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum TreeName {
     /// Text.
@@ -113,7 +114,7 @@ impl TreeName {
 }
 
 /// The type of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TreeNodeKind {
     /// A directory.
@@ -128,7 +129,7 @@ pub enum TreeNodeKind {
 }
 
 /// The attributes of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeNodeStat {
     /// The type.
     pub kind: TreeNodeKind,
@@ -152,6 +153,7 @@ pub struct TreeNodeStat {
     pub created: (i64, u32),
     /// The inode number.
     #[serde(with = "crate::decimal")]
+    #[schemars(with = "String")]
     pub inode: u64,
     /// True if it shows the present.
     pub grows: bool,
@@ -161,7 +163,7 @@ pub struct TreeNodeStat {
 }
 
 /// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeDirectoryEntry {
     /// The name.
     pub name: TreeName,
@@ -169,6 +171,7 @@ pub struct TreeDirectoryEntry {
     pub kind: TreeNodeKind,
     /// The cookie to continue after this name.
     #[serde(with = "crate::decimal")]
+    #[schemars(with = "String")]
     pub cookie: u64,
     /// The attributes, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,7 +182,7 @@ pub struct TreeDirectoryEntry {
 }
 
 /// A page of names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeListResponse {
     /// The names; empty at the end.
     pub names: Vec<TreeDirectoryEntry>,
@@ -189,7 +192,7 @@ pub struct TreeListResponse {
 }
 
 /// A file that is open at the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeFileHandle {
     /// Its number.
     pub open: u64,
@@ -198,21 +201,21 @@ pub struct TreeFileHandle {
 }
 
 /// Bytes of an open file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeReadResponse {
     /// The bytes.
     pub base64: Base64Bytes,
 }
 
 /// The file that was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeCloseResponse {
     /// Its number.
     pub closed: u64,
 }
 
 /// A page of the state of a topic by key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeKeysResponse {
     /// The moment of the page.
     pub at: String,

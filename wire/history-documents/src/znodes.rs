@@ -1,6 +1,7 @@
 //! The past of znodes. A ZooKeeper client asks for it over its own connection, with the identity
 //! that the connection has: request 17990 ("FF"), with one document each way.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base64::Base64Bytes;
@@ -10,7 +11,7 @@ use crate::moment::Stamp;
 pub const ZNODE_HISTORY_OPCODE: i32 = i32::from_be_bytes([0, 0, b'F', b'F']);
 
 /// A request, by its field `op`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ZnodeHistoryRequest {
     /// The transactions that changed a znode.
@@ -22,7 +23,7 @@ pub enum ZnodeHistoryRequest {
 }
 
 /// A request for a page of transactions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZnodeLogRequest {
     /// The znode.
@@ -48,7 +49,7 @@ pub struct ZnodeLogRequest {
 }
 
 /// A page of transactions, in order. Changes of znodes that the client may not read are left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeLogResponse {
     /// The transactions.
     pub transactions: Vec<ZnodeLogEntry>,
@@ -59,7 +60,7 @@ pub struct ZnodeLogResponse {
 }
 
 /// A transaction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeLogEntry {
     /// Its number.
     pub zxid: i64,
@@ -77,7 +78,7 @@ pub struct ZnodeLogEntry {
 }
 
 /// The kind of a change of a znode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ZnodeChangeName {
     /// It was created.
@@ -93,7 +94,7 @@ pub enum ZnodeChangeName {
 }
 
 /// A change of a znode.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeChangeDocument {
     /// The kind of the change.
     pub kind: ZnodeChangeName,
@@ -107,7 +108,7 @@ pub struct ZnodeChangeDocument {
 }
 
 /// A znode without its data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeSummary {
     /// The number of times that its data was changed.
     pub version: i32,
@@ -122,7 +123,7 @@ pub struct ZnodeSummary {
 }
 
 /// A request for a page of differences.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZnodeDiffRequest {
     /// The znode at and below which to compare.
@@ -140,7 +141,7 @@ pub struct ZnodeDiffRequest {
 }
 
 /// A page of differences. Znodes that the client may not read are left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeDiffResponse {
     /// The earlier moment.
     pub from: String,
@@ -154,7 +155,7 @@ pub struct ZnodeDiffResponse {
 }
 
 /// A znode that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeDiffEntry {
     /// The znode.
     pub path: String,
@@ -166,7 +167,7 @@ pub struct ZnodeDiffEntry {
 
 /// A request to put a subtree back to what it was, in one transaction. Ephemeral znodes are left
 /// out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZnodeRestoreRequest {
     /// The top of the subtree.
@@ -179,7 +180,7 @@ pub struct ZnodeRestoreRequest {
 }
 
 /// The changes that a restore made, or would make.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeRestoreResponse {
     /// The moment.
     pub at: String,
@@ -190,7 +191,7 @@ pub struct ZnodeRestoreResponse {
 }
 
 /// A change of a restore.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZnodeRestoreChange {
     /// The kind of the change.
     pub kind: ZnodeChangeName,

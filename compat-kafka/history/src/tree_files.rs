@@ -1,0 +1,95 @@
+//! The tree of files for readers that ask for a path and read on: those of HTTP.
+
+use bytes::Bytes;
+use fileview::tree::{OpenNode, TreeError, ViewNode, ViewTree};
+use history_documents::{TreeName, TreeRequest};
+use hlc::MomentSelector;
+
+use crate::access::HistoryAccess;
+use crate::error::HistoryApiError;
+use crate::tree::TreeOperations;
+
+/// The most bytes that one read returns.
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// The path that a reader asks for.
+#[derive(Clone, Debug)]
+pub struct TreeFileRequest {
+    /// Names with slashes between them, from the root.
+    pub path: Vec<u8>,
+    /// The moment or window, in any spelling; `None` for now, or for the one in the path.
+    pub at: Option<String>,
+    /// The cookie of the last name that a reader has of a directory.
+    pub after: Option<String>,
+    /// The most names of a directory.
+    pub limit: Option<usize>,
+    /// Whether the names of a directory come with their attributes.
+    pub stat: bool,
+}
+
+/// What is at a path.
+#[derive(Debug)]
+pub enum TreeContents {
+    /// The names in a directory: the text of a [`history_documents::TreeListResponse`].
+    Directory(String),
+    File(OpenTreeContents),
+}
+
+/// An open file of the tree. It holds no more than a reader of it needs.
+#[derive(Debug)]
+pub struct OpenTreeContents {
+    tree: ViewTree,
+    node: ViewNode,
+    open: OpenNode,
+    size: u64,
+}
+
+impl OpenTreeContents {
+    /// Its size when it was opened, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Its moment, which is final; `None` for the present.
+    pub fn moment(&self) -> Option<String> {
+        self.node.moment().map(|at| at.to_string())
+    }
+
+    /// Reads some bytes from `at` on: none only at the end.
+    ///
+    /// # Errors
+    /// The reader may not read it any more, or records were removed that had not been read.
+    pub async fn read(&self, at: u64, length: u64) -> Result<Bytes, HistoryApiError> {
+        self.tree.check_contents(&self.node)?;
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(READ_BYTES_MAX);
+        Ok(self.open.read(at, length).await?)
+    }
+}
+
+/// Resolves the path of a request as of `at`, and opens the file there, or lists the directory.
+pub(crate) async fn contents(
+    operations: &TreeOperations,
+    access: &HistoryAccess,
+    at: Option<MomentSelector>,
+    request: TreeFileRequest,
+) -> Result<TreeContents, HistoryApiError> {
+    let TreeFileRequest { path, after, limit, stat, .. } = request;
+    let mut absolute = at.map_or_else(Vec::new, |at| format!(".at/{at}/").into_bytes());
+    absolute.extend_from_slice(&path);
+    // A link to the moment of a pin is followed.
+    absolute.push(b'/');
+    let tree = operations.shown_to(access);
+    let node = tree.resolve(&absolute).await?;
+    match tree.open(&node).await {
+        Ok(open) => {
+            let size = open.size().await?;
+            Ok(TreeContents::File(OpenTreeContents { tree, node, open, size }))
+        }
+        Err(TreeError::IsDirectory(_)) => {
+            let path = TreeName::from_bytes(&absolute);
+            let list = TreeRequest::List { path, after, max: limit, stat };
+            Ok(TreeContents::Directory(operations.answer(access, list).await?))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
