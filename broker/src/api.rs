@@ -1,5 +1,5 @@
 //! The history API over HTTP: the same documents as over Kafka's wire, with the status codes of
-//! HTTP. `docs/OPERATING.md` lists them.
+//! HTTP. `docs/HISTORY-API.md` lists them.
 //!
 //! `POST /v1` takes any document. `GET /v1/<op>?field=value` serves the operations that only read,
 //! and builds the document from the query. Every response is JSON. An error response has the

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_code_has_the_status_that_the_manual_says() {
-        let manual = include_str!("../../docs/KAFKA.md");
+        let manual = include_str!("../../docs/HISTORY-API.md");
         let (_, table) = manual.split_once("| code | HTTP | means |").unwrap();
         let rows: Vec<&str> =
             table.lines().skip(2).take_while(|line| line.starts_with("| `")).collect();

@@ -2,7 +2,7 @@
 //!
 //! It is one API with a key far above Kafka's, and ApiVersions lists it only for our own clients,
 //! so stock clients never see it. Requests and responses are one JSON document each;
-//! `docs/KAFKA.md` describes them, and `history-api` answers them.
+//! `docs/HISTORY-API.md` describes them, and `history-api` answers them.
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! [`HistoryApi::answer`] takes a request and returns the text of its response. The servers above
 //! it carry the two over a wire: `compat-kafka` in Kafka's frames, `broker` over HTTP. This crate
 //! knows neither. It gets Kafka's groups and topic names through [`HistoryGroups`] and
-//! [`MomentTopics`]. The documents are the types of `history-documents`; `docs/KAFKA.md` describes
-//! them.
+//! [`MomentTopics`]. The documents are the types of `history-documents`; `docs/HISTORY-API.md`
+//! describes them.
 //!
 //! Each file is about one subject, and has its operations. One of them, `access`, decides who may
 //! do what.

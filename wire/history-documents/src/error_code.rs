@@ -1,5 +1,5 @@
-//! Every error code of the history API: one table, for Kafka's wire and for HTTP. `docs/KAFKA.md`
-//! lists them, and a test compares.
+//! Every error code of the history API: one table, for Kafka's wire and for HTTP.
+//! `docs/HISTORY-API.md` lists them, and a test compares.
 
 use std::fmt;
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_code_is_in_the_manual_and_every_code_in_the_manual_is_one() {
-        let manual = include_str!("../../../docs/KAFKA.md");
+        let manual = include_str!("../../../docs/HISTORY-API.md");
         let (_, table) = manual.split_once("| code | HTTP | means |").unwrap();
         let rows = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
         let documented: Vec<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();

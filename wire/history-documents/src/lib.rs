@@ -1,8 +1,8 @@
 //! The JSON documents of the history API: requests, responses and errors.
 //!
 //! The server reads and writes them over Kafka's wire and over HTTP, and the client library speaks
-//! them. `docs/KAFKA.md` describes them. Each file is about one subject, and holds its requests and
-//! its responses.
+//! them. `docs/HISTORY-API.md` describes them. Each file is about one subject, and holds its
+//! requests and its responses.
 //!
 //! A request with an unknown field is refused. Where a document says `null` for "none", its type
 //! says so too: such a field is always written.
