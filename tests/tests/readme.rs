@@ -1,4 +1,5 @@
-//! The README and the recipes of the cookbook can be pasted, and print what they say.
+//! The README, the page on the first hour and the recipes of the cookbook can be pasted, and print
+//! what they say.
 //! `tests/cookbook/run.sh` runs the recipes with a line that begins with `Needs:`, which need other
 //! software.
 
@@ -20,16 +21,20 @@ fn blocks(text: &str, kind: &str) -> String {
 }
 
 /// Runs the blocks for a shell in one shell, beside a server of its own, and compares what they
-/// print.
+/// print. The addresses that a page says are those of the server.
 fn check(name: &str, text: &str) {
     let (data, work) = (TestDirectory::new(), TestDirectory::new());
-    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let server =
+        TestServer::start(data.path(), &["--zookeeper", "127.0.0.1:0"]).expect("it starts");
+    let zookeeper = server.zookeeper.expect("it has a port for ZooKeeper").to_string();
+    let script = blocks(text, "sh").replace("127.0.0.1:8080", &server.http.to_string());
     let programs = freezeframe().parent().expect("a directory").display().to_string();
     let path = std::env::var("PATH").unwrap_or_default();
     let ended = Command::new("bash")
-        .args(["-e", "-c", &blocks(text, "sh")])
+        .args(["-e", "-c", &script])
         .env("PATH", format!("{programs}:{path}"))
         .env("FREEZEFRAME_BOOTSTRAP", server.kafka.to_string())
+        .env("FREEZEFRAME_ZOOKEEPER", zookeeper)
         .current_dir(work.path())
         .output()
         .expect("a shell");
@@ -44,6 +49,13 @@ fn the_sixty_seconds_print_what_the_page_says() {
     let section = section.split("\n## ").next().expect("its end");
     assert!(!blocks(section, "text").is_empty());
     check("README.md", section);
+}
+
+#[test]
+fn the_first_hour_prints_what_the_page_says() {
+    let text = std::fs::read_to_string(page("docs/START.md")).expect("a page");
+    assert!(!blocks(&text, "text").is_empty());
+    check("START.md", &text);
 }
 
 #[test]
