@@ -39,6 +39,8 @@ echo "== the same over TLS, in a selection"
 tests/clients/run-all.sh "$kafka_tls" --tls "$data/certificates" go sarama node confluent kafka-python || status=$?
 echo "== Kafka's clients over TLS and SASL, with rules, on a server of their own"
 tests/clients/security.sh || status=$?
+echo "== libraries that read the past"
+tests/clients/history.sh || status=$?
 tests/zookeeper-clients/run-all.sh "$zookeeper" --past --sasl 'member:a secret' --tls "$secure=$data/certificates" || status=$?
 echo "== HTTP, by its description in OpenAPI"
 tests/clients/openapi.sh "$http" >"$data/openapi" || { status=$?; cat "$data/openapi"; }

@@ -1,0 +1,3 @@
+module freezeframe/clients/go
+
+go 1.22
