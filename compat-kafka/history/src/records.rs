@@ -148,7 +148,7 @@ impl PageEncoder {
     /// An encoder of records of `topic` as of `at`.
     fn new(format: RecordsFormat, topic: &str, at: &str) -> PageEncoder {
         if format == RecordsFormat::Arrow {
-            let metadata = [("topic", topic), ("at", at)];
+            let metadata = [("freezeframe.topic", topic), ("freezeframe.moment", at)];
             let metadata = metadata.map(|(name, value)| (name.to_owned(), value.to_owned()));
             let columns = RecordColumns::new(record_schema(HashMap::from(metadata)));
             return PageEncoder::Columns { columns, overflow: None };
