@@ -29,7 +29,7 @@ const answerBytesMax = 256 << 20
 
 // Error is a request that the server refused.
 type Error struct {
-	// Code is for programs: unknown_topic, before_history, not_yet, … as docs/KAFKA.md lists them.
+	// Code is for programs: unknown_topic, before_history, not_yet, … as docs/HISTORY-API.md lists them.
 	Code string
 	// Message is a sentence for people.
 	Message string

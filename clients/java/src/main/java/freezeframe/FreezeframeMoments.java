@@ -72,7 +72,7 @@ public final class FreezeframeMoments {
             this.retryAfter = retryAfter;
         }
 
-        /** For programs: {@code unknown_topic}, {@code before_history}, {@code not_yet}, … as docs/KAFKA.md lists them. */
+        /** For programs: {@code unknown_topic}, {@code before_history}, {@code not_yet}, … as docs/HISTORY-API.md lists them. */
         public String code() {
             return code;
         }
