@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The libraries that read the past over HTTP: clients/java and clients/go, against a server that this script starts.
+# The libraries that read the past over HTTP: clients/python, clients/java and clients/go, against servers that they start.
 #
-#   history.sh [LANG…]      LANG: java go
+#   history.sh [LANG…]      LANG: python java go
 #
 # The server is FREEZEFRAME_BIN, else target/release/freezeframe. Libraries are built in the cache directory
 # (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME), and read with stock Kafka clients. Together they take less than a
@@ -10,7 +10,7 @@ set -uo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/programs.sh"
 libraries=$(realpath "$here/../../clients")
-all=(java go)
+all=(python java go)
 chosen=("$@")
 [[ ${#chosen[@]} -gt 0 ]] || chosen=("${all[@]}")
 for library in "${chosen[@]}"; do
@@ -19,8 +19,21 @@ for library in "${chosen[@]}"; do
         exit 2
     fi
 done
-freezeframe=$(realpath -m "${FREEZEFRAME_BIN:-$here/../../target/release/freezeframe}")
-[[ -x $freezeframe ]] || { echo "history.sh: no server: $freezeframe" >&2; exit 2; }
+FREEZEFRAME_BIN=$(realpath -m "${FREEZEFRAME_BIN:-$here/../../target/release/freezeframe}")
+[[ -x $FREEZEFRAME_BIN ]] || { echo "history.sh: no server: $FREEZEFRAME_BIN" >&2; exit 2; }
+export FREEZEFRAME_BIN
+
+# Python's tests start servers themselves.
+build_history-python() {
+    local programs=$cache/history-python requirements=$libraries/python/tests/requirements.txt
+    cmp -s "$requirements" "$programs/requirements.txt" && return
+    rm -rf "$programs"
+    python3 -m venv "$programs" && "$programs/bin/pip" install -q -r "$requirements" && cp "$requirements" "$programs/"
+}
+run_history-python() {
+    (cd "$libraries/python" && PYTHONPYCACHEPREFIX=$cache/pycache "$cache/history-python/bin/python" -m pytest -p no:cacheprovider -rpfE --tb=short) |
+        sed -u 's/^PASSED /ok /; s/^ERROR /FAILED /'
+}
 
 build_history-java() {
     changed "$cache/history-java/built" "$libraries/java" || return 0
@@ -29,7 +42,7 @@ build_history-java() {
 run_history-java() {
     local built=$cache/history-java
     java -cp "$built/classes:$built/test-classes:$built/lib/*" freezeframe.FreezeframeMomentsSteps \
-        --bootstrap "$FREEZEFRAME_KAFKA" --http "$FREEZEFRAME_HTTP" --run "$$"
+        --bootstrap "$MOMENTS_KAFKA" --http "$MOMENTS_HTTP" --run "$$"
 }
 
 build_history-go() {
@@ -49,13 +62,13 @@ stop() {
 }
 trap stop EXIT
 mkfifo "$dir/ready"
-"$freezeframe" serve --data-dir "$dir/store" --kafka 127.0.0.1:0 --http 127.0.0.1:0 --set group.initial.rebalance.delay.ms=0 \
+"$FREEZEFRAME_BIN" serve --data-dir "$dir/store" --kafka 127.0.0.1:0 --http 127.0.0.1:0 --set group.initial.rebalance.delay.ms=0 \
     >"$dir/ready" 2>"$dir/log" &
 server=$!
 read -r -t 60 line <"$dir/ready" || { cat "$dir/log"; exit 1; }
-FREEZEFRAME_KAFKA=$(sed -n 's/.* kafka=\([^ ]*\).*/\1/p' <<<"$line")
-FREEZEFRAME_HTTP=http://$(sed -n 's/.* http=\([^ ]*\).*/\1/p' <<<"$line")
-export FREEZEFRAME_KAFKA FREEZEFRAME_HTTP
+MOMENTS_KAFKA=$(sed -n 's/.* kafka=\([^ ]*\).*/\1/p' <<<"$line")
+MOMENTS_HTTP=http://$(sed -n 's/.* http=\([^ ]*\).*/\1/p' <<<"$line")
+export MOMENTS_KAFKA MOMENTS_HTTP
 
 for library in "${chosen[@]}"; do run_client "history-$library" "history-$library"; done
 if ! kill -0 "$server" 2>/dev/null; then echo "the server is gone:"; failed=$((failed + 1)); fi

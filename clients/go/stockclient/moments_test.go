@@ -1,5 +1,5 @@
 // Package stockclient tests the Go package with franz-go against a server. It is a module of its own, so that the package has no
-// dependencies. FREEZEFRAME_KAFKA and FREEZEFRAME_HTTP say where the server is: tests/clients/history.sh sets them.
+// dependencies. MOMENTS_KAFKA and MOMENTS_HTTP say where the server is: tests/clients/history.sh sets them.
 package stockclient
 
 import (
@@ -24,11 +24,11 @@ type fixture struct {
 }
 
 func connect(t *testing.T) fixture {
-	if os.Getenv("FREEZEFRAME_KAFKA") == "" {
-		t.Skip("FREEZEFRAME_KAFKA is not set: run tests/clients/history.sh")
+	if os.Getenv("MOMENTS_KAFKA") == "" {
+		t.Skip("MOMENTS_KAFKA is not set: run tests/clients/history.sh")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	client, err := freezeframe.Connect(os.Getenv("FREEZEFRAME_HTTP"), freezeframe.Options{})
+	client, err := freezeframe.Connect(os.Getenv("MOMENTS_HTTP"), freezeframe.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func connect(t *testing.T) fixture {
 }
 
 func (f fixture) kafka(t *testing.T, options ...kgo.Opt) *kgo.Client {
-	options = append(options, kgo.SeedBrokers(os.Getenv("FREEZEFRAME_KAFKA")), kgo.AllowAutoTopicCreation())
+	options = append(options, kgo.SeedBrokers(os.Getenv("MOMENTS_KAFKA")), kgo.AllowAutoTopicCreation())
 	client, err := kgo.NewClient(options...)
 	if err != nil {
 		t.Fatal(err)
