@@ -1,8 +1,8 @@
 //! The configuration: one typed [`Config`], from many sources.
 //!
 //! The sources are defaults, a file, the environment, options, and `--set`. Later sources win.
-//! Every value takes the same path: it is text with an origin, and one of two tables parses it. The
-//! first table has our own settings by section and name (`storage.tail-bytes`). The second has the
+//! Every value takes the same path: it is text with an origin, and a row of one table parses it
+//! ([`setting`]). The table has our own settings by section and name (`storage.tail-bytes`), and the
 //! broker's settings by their Kafka names (`num.partitions`), which stand under `[kafka]` in a
 //! file. The environment variable of a setting is `FREEZEFRAME_` and its name in capitals, with `_`
 //! for other characters and without `server`: `FREEZEFRAME_DATA_DIR`,
@@ -10,7 +10,7 @@
 //!
 //! All problems are reported together. An unknown name is refused, and the message suggests the
 //! nearest known one. The environment is an exception, because other programs use it too: there
-//! only near misses are refused, and other unknown names cause warnings. The tables do this instead
+//! only near misses are refused, and other unknown names cause warnings. The table does this instead
 //! of serde, which would stop at the first problem.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use compat_kafka::{ConnectionLimits, KafkaOptions, SaslMechanism};
 use compat_zk::ZkOptions;
-use engine::{ConfigError, EngineOptions, TopicConfig};
+use engine::EngineOptions;
 use tls::{ClientAuthentication, TlsOptions};
 
 pub(crate) mod dynamic;
@@ -32,6 +32,7 @@ mod own;
 mod problem;
 pub(crate) mod reference;
 mod security_settings;
+mod setting;
 mod sources;
 mod tls_settings;
 mod value;
@@ -43,11 +44,10 @@ pub(crate) use security_settings::ListenerSecurity;
 pub use sources::ConfigSources;
 pub use value::ListenAddress;
 
-use kafka::{KafkaSetting, KafkaSettingEffect};
-use lookup::{ConfigSetting, SettingLookup, UnknownSetting, find_setting, kafka_spelling};
-use own::OwnSetting;
+use lookup::{SettingLookup, UnknownSetting, find_setting, kafka_spelling};
+use setting::{ServerSetting, SettingForm};
 use sources::SourceValue;
-use value::{ExpectedForm, SettingValue};
+use value::SettingValue;
 
 use crate::links::LinkOptions;
 use crate::mount_users::MountUsers;
@@ -121,8 +121,8 @@ impl Config {
     /// All problems of the sources.
     pub fn load(sources: &ConfigSources) -> Result<Config, ConfigProblems> {
         let mut problems = Vec::new();
-        let mut values: Vec<(SourceValue, ConfigSetting)> = Vec::new();
-        let mut of_listeners: Vec<(SourceValue, ConfigSetting, String)> = Vec::new();
+        let mut values: Vec<(SourceValue, &ServerSetting)> = Vec::new();
+        let mut of_listeners: Vec<(SourceValue, &ServerSetting, String)> = Vec::new();
         let mut load = ConfigLoader::new(empty_config());
         load.defaults();
         for value in sources.values(&mut problems) {
@@ -150,12 +150,12 @@ impl Config {
         }
         values.sort_by_key(|(value, setting)| (value.layer, setting.rank()));
         for (value, setting) in &values {
-            load.apply(value, *setting, true);
+            load.apply(value, setting, true);
         }
         // A listener inherits from all listeners what it does not set itself.
         of_listeners.sort_by_key(|(value, setting, _)| (value.layer, setting.rank()));
         for (value, setting, listener) in &of_listeners {
-            load.apply_to_listener(value, *setting, listener);
+            load.apply_to_listener(value, setting, listener);
         }
         load.check_combinations();
         load.check_listeners();
@@ -220,12 +220,10 @@ fn empty_config() -> Config {
 
 struct ConfigLoader {
     config: Config,
-    /// The values that DescribeConfigs lists.
-    kafka_values: BTreeMap<&'static str, String>,
+    /// The values of all settings, without secrets: ours as they are given, Kafka's as it spells them.
+    values: BTreeMap<&'static str, String>,
     /// The values of settings that have no effect.
     ineffective: BTreeMap<String, String>,
-    /// The values of our own settings that were given.
-    own_values: HashMap<&'static str, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
     /// The origins of each listener's own settings, by its folded name and theirs.
@@ -239,9 +237,8 @@ impl ConfigLoader {
     fn new(config: Config) -> ConfigLoader {
         ConfigLoader {
             config,
-            kafka_values: BTreeMap::new(),
+            values: BTreeMap::new(),
             ineffective: BTreeMap::new(),
-            own_values: HashMap::new(),
             origins: HashMap::new(),
             listener_origins: BTreeMap::new(),
             listener_values: BTreeMap::new(),
@@ -250,25 +247,29 @@ impl ConfigLoader {
     }
 
     fn defaults(&mut self) {
-        for OwnSetting { key, default, apply } in own::SETTINGS {
-            let applied = apply(&mut self.config, &mut SettingValue::new(default, false));
-            applied.unwrap_or_else(|expected| panic!("the default of {key}: {expected}"));
-        }
-        for KafkaSetting { name, default, effect } in kafka::SETTINGS {
-            let Some(default) = default else { continue };
-            if let KafkaSettingEffect::Broker(apply) = effect {
-                let applied = apply(&mut self.config, &mut SettingValue::new(default, true));
+        for setting in ServerSetting::all() {
+            let Some(default) = setting.default else { continue };
+            // Topics have these defaults by themselves.
+            if !matches!(setting.form, SettingForm::TopicDefault { .. }) {
+                let mut value = SettingValue::new(default, setting.is_kafka());
+                let applied = setting.apply(&mut self.config, &mut value);
+                let name = setting.name;
                 applied.unwrap_or_else(|expected| panic!("the default of {name}: {expected}"));
             }
-            self.kafka_values.insert(name, (*default).to_owned());
+            self.values.insert(setting.name, default.to_owned());
         }
     }
 
     /// Applies a setting of one listener: one of those that say how its clients are known, or how
     /// many there may be.
-    fn apply_to_listener(&mut self, value: &SourceValue, setting: ConfigSetting, listener: &str) {
+    fn apply_to_listener(
+        &mut self,
+        value: &SourceValue,
+        setting: &'static ServerSetting,
+        listener: &str,
+    ) {
         self.in_listener(setting, listener, |load| load.apply(value, setting, false));
-        let key = (listener.to_owned(), setting.name());
+        let key = (listener.to_owned(), setting.name);
         self.listener_origins.insert(key.clone(), value.origin.clone());
         if !setting.is_secret() {
             self.listener_values.insert(key, value.value.clone());
@@ -278,7 +279,7 @@ impl ConfigLoader {
     /// Does `put` to the settings of one listener.
     fn in_listener<T>(
         &mut self,
-        setting: ConfigSetting,
+        setting: &'static ServerSetting,
         listener: &str,
         put: impl FnOnce(&mut ConfigLoader) -> T,
     ) -> T {
@@ -297,35 +298,15 @@ impl ConfigLoader {
             dynamic.listener_limits.insert(listener.to_owned(), listener_limits);
         }
         let mut listener_security = std::mem::replace(&mut self.config.kafka_security, of_all);
-        listener_security.has_own_client_auth |= setting.name() == "ssl.client.auth";
+        listener_security.has_own_client_auth |= setting.name == "ssl.client.auth";
         self.config.listeners.security.insert(listener.to_owned(), listener_security);
         result
     }
 
-    /// Applies a value.
-    fn put(
-        &mut self,
-        setting: ConfigSetting,
-        value: &mut SettingValue,
-    ) -> Result<(), ExpectedForm> {
-        match setting {
-            ConfigSetting::Own(_, own) => (own.apply)(&mut self.config, value),
-            ConfigSetting::Kafka(_, kafka) => match kafka.effect {
-                KafkaSettingEffect::Broker(apply) => apply(&mut self.config, value),
-                KafkaSettingEffect::Secret(apply) => {
-                    apply(&mut self.config, value.text());
-                    Ok(())
-                }
-                KafkaSettingEffect::Topic(key, scale) => self.topic_default(key, scale, value),
-            },
-        }
-    }
-
     /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its
     /// name.
-    fn apply(&mut self, source: &SourceValue, setting: ConfigSetting, is_of_all: bool) {
-        let mut value =
-            SettingValue::new(&source.value, matches!(setting, ConfigSetting::Kafka(..)));
+    fn apply(&mut self, source: &SourceValue, setting: &'static ServerSetting, is_of_all: bool) {
+        let mut value = SettingValue::new(&source.value, setting.is_kafka());
         if setting.is_secret() && matches!(source.origin, SettingOrigin::Set(_)) {
             let what = format!(
                 "everybody on this machine can read a command line: say it in the file, or in {}",
@@ -334,20 +315,16 @@ impl ConfigLoader {
             self.problems.push(ConfigProblem { origin: source.origin.clone(), what });
             return;
         }
-        let name = setting.name();
-        match self.put(setting, &mut value) {
+        let name = setting.name;
+        match setting.apply(&mut self.config, &mut value) {
             Ok(()) if !is_of_all => {}
             Ok(()) => {
                 self.origins.insert(name, source.origin.clone());
                 if setting.is_secret() {
                     return;
                 }
-                match setting {
-                    ConfigSetting::Kafka(..) => {
-                        self.kafka_values.insert(name, value.text().to_owned())
-                    }
-                    ConfigSetting::Own(..) => self.own_values.insert(name, source.value.clone()),
-                };
+                let shown = if setting.is_kafka() { value.text() } else { &source.value };
+                self.values.insert(name, shown.to_owned());
             }
             Err(expected) => {
                 let what = format!("{:?} is no value for it; {expected}", source.value);
@@ -356,22 +333,6 @@ impl ConfigLoader {
                 self.problems.push(ConfigProblem { origin: source.origin.clone(), what });
             }
         }
-    }
-
-    fn topic_default(
-        &mut self,
-        key: &str,
-        scale: i64,
-        value: &mut SettingValue,
-    ) -> Result<(), String> {
-        let text = value.for_topic(key, scale);
-        let config = BTreeMap::from([(key.to_owned(), text)]);
-        let config = TopicConfig::new(config).map_err(|error| match error {
-            ConfigError::Value { expected, .. } => format!("give {expected}"),
-            ConfigError::Unknown(key) => unreachable!("topics have a setting {key}"),
-        })?;
-        self.config.engine.core.topic_defaults.extend(config.overrides().clone());
-        Ok(())
     }
 
     /// Reports problems of two settings in combination.
@@ -540,24 +501,15 @@ impl ConfigLoader {
         }
     }
 
-    /// All settings in the order of the tables, ours first, and then those of single listeners.
+    /// All settings in the order of the table, ours first, and then those of single listeners.
     fn effective_settings(&self) -> Vec<EffectiveSetting> {
-        let of_all = ConfigSetting::all().map(|setting| {
-            let name = setting.name();
-            let value = match setting {
-                // Its default is empty.
-                _ if setting.is_secret() => None,
-                ConfigSetting::Own(_, own) => {
-                    let given = self.own_values.get(name).map(String::as_str);
-                    Some(given.unwrap_or(own.default).to_owned())
-                }
-                ConfigSetting::Kafka(..) => self.kafka_values.get(name).cloned(),
-            };
+        let of_all = ServerSetting::all().map(|setting| {
+            let is_secret = setting.is_secret();
             EffectiveSetting {
-                name: name.to_owned(),
-                value,
-                is_secret: setting.is_secret(),
-                origin: self.origins.get(name).cloned(),
+                name: setting.name.to_owned(),
+                value: if is_secret { None } else { self.values.get(setting.name).cloned() },
+                is_secret,
+                origin: self.origins.get(setting.name).cloned(),
             }
         });
         let of_listeners = self.listener_origins.iter().map(|(key, origin)| {
@@ -576,12 +528,12 @@ impl ConfigLoader {
     fn finish(mut self) -> Config {
         // Two names for one value, whichever was given.
         for name in ["node.id", "broker.id"] {
-            self.kafka_values.insert(name, self.config.kafka_server.node_id.to_string());
+            self.values.insert(name, self.config.kafka_server.node_id.to_string());
         }
         // Without any, there is the one that --kafka is short for.
         if let ListenAddress::At(_) = &self.config.kafka {
             let listener = format!("PLAINTEXT://{}", self.config.kafka);
-            self.kafka_values.entry("listeners").or_insert(listener);
+            self.values.entry("listeners").or_insert(listener);
         }
         let id_is_given = ["node.id", "broker.id"].iter().any(|id| self.origins.contains_key(id));
         let is_given = |name: &str| match name {
@@ -591,7 +543,7 @@ impl ConfigLoader {
         self.config.settings = self.effective_settings();
         let data_dir = self.config.data_dir.display().to_string();
         self.config.kafka_server.dynamic.broker_settings =
-            kafka_names::describe(&self.kafka_values, &self.ineffective, is_given, &data_dir);
+            kafka_names::describe(&self.values, &self.ineffective, is_given, &data_dir);
         self.config
     }
 }

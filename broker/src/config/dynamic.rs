@@ -6,15 +6,11 @@ use std::collections::BTreeMap;
 use compat_kafka::{BrokerSetting, DynamicConfigs, InvalidSettings, SettingSource};
 
 use super::kafka::SETTINGS;
-use super::kafka_names::{self, ListedName, REFUSED, SECRET_TYPE, reason_for};
+use super::kafka_names::{self, ListedName, REFUSED, reason_for};
+use super::setting::{SECRET_TYPE, ServerSetting, UpdateMode};
 use super::value::SettingValue;
-use super::{
-    Config, ConfigLoader, ConfigSetting, HTTP_LISTENER, ListenAddress, listeners, nearest,
-};
+use super::{Config, ConfigLoader, HTTP_LISTENER, ListenAddress, listeners, nearest};
 
-/// Kafka changes these while it runs; here they take a restart.
-const NEED_RESTART: &[&str] =
-    &["listener.security.protocol.map", "listeners", "sasl.enabled.mechanisms"];
 /// Kafka's tools set these, and no server lists them before.
 const UNLISTED: &[&str] = &[
     "follower.replication.throttled.rate",
@@ -28,7 +24,7 @@ struct DynamicName {
     listener: Option<String>,
     type_name: &'static str,
     /// Its effect here, if it has one.
-    setting: Option<ConfigSetting>,
+    setting: Option<&'static ServerSetting>,
 }
 
 /// The reason why a setting cannot be given.
@@ -102,7 +98,7 @@ impl Config {
                     Err(refusal) => refused.entry(refusal).or_default().push(name.clone()),
                 }
             }
-            accepted.sort_by_key(|(name, ..)| name.setting.map(ConfigSetting::rank));
+            accepted.sort_by_key(|(name, ..)| name.setting.map(ServerSetting::rank));
             for (dynamic, name, value) in accepted {
                 let put = loader.put_dynamic(&dynamic, value);
                 let text = put.map_err(|expected| InvalidSettings {
@@ -140,18 +136,17 @@ impl Config {
         }
         let (is_of_tls, is_limit) =
             (of_all.starts_with("ssl."), listeners::LIMITS.contains(&of_all));
-        if !is_dynamic(&listed_name) || (listener.is_some() && !is_of_tls && !is_limit) {
+        let is_dynamic = listed_name.update != UpdateMode::ReadOnly;
+        if !is_dynamic || (listener.is_some() && !is_of_tls && !is_limit) {
             return Err(NameRefusal::NotDynamic);
         }
+        let is_of_one_server = listed_name.update == UpdateMode::PerBroker;
         match &listener {
             None if is_of_tls => return Err(NameRefusal::OfListenersOnly),
             Some(listener) if is_limit && !self.has_kafka_listener(listener) => {
                 return Err(NameRefusal::OfNoListener);
             }
-            Some(_) if is_of_tls && source == SettingSource::AllBrokers => {
-                return Err(NameRefusal::OfOneServerOnly);
-            }
-            None if source == SettingSource::AllBrokers && is_of_one_server(of_all) => {
+            _ if is_of_one_server && source == SettingSource::AllBrokers => {
                 return Err(NameRefusal::OfOneServerOnly);
             }
             Some(listener) if is_of_tls && !self.speaks_tls(listener) => {
@@ -159,10 +154,8 @@ impl Config {
             }
             _ => {}
         }
-        let mut rows = SETTINGS.iter().enumerate();
-        let setting = rows.find(|(_, row)| row.name == of_all);
-        let setting = setting.map(|(rank, row)| ConfigSetting::Kafka(rank, row));
-        Ok(DynamicName { listener, type_name: listed_name.type_name, setting })
+        let ListedName { type_name, setting, .. } = listed_name;
+        Ok(DynamicName { listener, type_name, setting })
     }
 
     fn has_kafka_listener(&self, key: &str) -> bool {
@@ -183,9 +176,11 @@ impl ConfigLoader {
         let mut value = SettingValue::new(value, true);
         match (name.setting, &name.listener) {
             (None, _) => value.of_type(name.type_name)?,
-            (Some(setting), None) => self.put(setting, &mut value)?,
+            (Some(setting), None) => setting.apply(&mut self.config, &mut value)?,
             (Some(setting), Some(listener)) => {
-                self.in_listener(setting, listener, |loader| loader.put(setting, &mut value))?;
+                let apply =
+                    |loader: &mut ConfigLoader| setting.apply(&mut loader.config, &mut value);
+                self.in_listener(setting, listener, apply)?;
             }
         }
         Ok(value.text().to_owned())
@@ -198,21 +193,6 @@ pub(crate) fn is_tls_of_listener(name: &str, listener: &str) -> bool {
     split.is_some_and(|(listener_name, setting)| {
         setting.starts_with("ssl.") && listeners::fold(listener_name) == listeners::fold(listener)
     })
-}
-
-/// True if it may change while the server runs.
-pub(super) fn is_dynamic(listed_name: &ListedName) -> bool {
-    listed_name.is_dynamic
-        && listed_name.type_name != SECRET_TYPE
-        && !NEED_RESTART.contains(&listed_name.name)
-        && reason_for(REFUSED, listed_name.name).is_none()
-}
-
-/// True if Kafka takes the setting for one server only (`DynamicBrokerConfig.PER_BROKER_CONFIGS`),
-/// besides the settings of TLS.
-fn is_of_one_server(name: &str) -> bool {
-    name.starts_with("sasl.login.refresh.")
-        || matches!(name, "advertised.listeners" | "sasl.mechanism.inter.broker.protocol")
 }
 
 /// Lists a value that a client has given.
@@ -245,7 +225,7 @@ fn list(
 mod tests {
     use compat_kafka::ConnectionLimits;
 
-    use super::super::{ConfigSources, KafkaSetting};
+    use super::super::ConfigSources;
     use super::*;
 
     const KEY: &str = "listener.name.outside.ssl.keystore.location";
@@ -305,8 +285,9 @@ mod tests {
             "TLS_AES_128_GCM_SHA256",
         ];
         let mut tried = 0;
-        let is_tried = |setting: &&KafkaSetting| {
-            kafka_names::find(setting.name).as_ref().is_some_and(is_dynamic)
+        let is_tried = |setting: &&ServerSetting| {
+            let listed = kafka_names::find(setting.name);
+            listed.is_some_and(|listed| listed.update != UpdateMode::ReadOnly)
         };
         for setting in SETTINGS.iter().filter(is_tried) {
             let name = if setting.name.starts_with("ssl.") {

@@ -1,38 +1,51 @@
-//! All settings of a broker of Apache Kafka 4.3, by name: those that have no effect here and those
-//! that are refused, with the reason, and how DescribeConfigs lists each.
+//! What DescribeConfigs lists: all settings of a broker of Apache Kafka 4.3. Those with an effect are
+//! rows of [`kafka::SETTINGS`](super::kafka); this file has those that have no effect here and those
+//! that are refused, with the reason.
 
 use std::collections::BTreeMap;
 
 use compat_kafka::{BrokerSetting, SettingSource};
 
-use super::kafka::{KafkaSetting, KafkaSettingEffect, SETTINGS};
-use super::{dynamic, listeners};
+use super::listeners;
+use super::setting::{SECRET_TYPE, ServerSetting, SettingFamily, UpdateMode};
 
-/// A setting a line: its name, its type, `dynamic` if Kafka changes it while it runs, and its
-/// default where it has one that is not in [`SETTINGS`]. Between them are tabs.
+/// A setting without a row, a line: its name, its type, how Kafka changes it while it runs (nothing
+/// if it does not), and its default. Between them are tabs.
 const NAMES: &str = include_str!("kafka_names.tsv");
 
-/// The type of a secret setting.
-pub(super) const SECRET_TYPE: &str = "PASSWORD";
 /// The setting that lists where records are.
 const DIRECTORY: &str = "log.dirs";
 
-/// A setting as Kafka has it.
+/// A setting of Kafka's.
 pub(super) struct ListedName {
     pub(super) name: &'static str,
     pub(super) type_name: &'static str,
-    pub(super) is_dynamic: bool,
+    pub(super) update: UpdateMode,
     default: Option<&'static str>,
+    /// Its row, if it has an effect here.
+    pub(super) setting: Option<&'static ServerSetting>,
 }
 
 fn listed_names() -> impl Iterator<Item = ListedName> + Clone {
-    NAMES.lines().map(|line| {
+    let with_effect = ServerSetting::all().filter_map(|setting| match setting.family {
+        SettingFamily::Kafka { type_name, update } => {
+            let ServerSetting { name, default, .. } = *setting;
+            Some(ListedName { name, type_name, update, default, setting: Some(setting) })
+        }
+        SettingFamily::Own | SettingFamily::ZooKeeper => None,
+    });
+    let without_effect = NAMES.lines().map(|line| {
         let mut columns = line.split('\t');
-        let mut next = || columns.next();
-        let (name, type_name) = (next().unwrap_or(""), next().unwrap_or(""));
-        let is_dynamic = next() == Some("dynamic");
-        ListedName { name, type_name, is_dynamic, default: next() }
-    })
+        let mut next = || columns.next().unwrap_or_default();
+        let (name, type_name) = (next(), next());
+        let update = match next() {
+            "per-broker" => UpdateMode::PerBroker,
+            "cluster-wide" => UpdateMode::ClusterWide,
+            _ => UpdateMode::ReadOnly,
+        };
+        ListedName { name, type_name, update, default: columns.next(), setting: None }
+    });
+    with_effect.chain(without_effect)
 }
 
 pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
@@ -52,11 +65,9 @@ pub(super) fn describe(
     is_given: impl Fn(&str) -> bool,
     data_dir: &str,
 ) -> Vec<BrokerSetting> {
-    let describe = |setting: ListedName| {
-        let is_dynamic = dynamic::is_dynamic(&setting);
-        let ListedName { name, type_name, default, .. } = setting;
-        let setting = SETTINGS.iter().find(|setting| setting.name == name);
-        let default = setting.and_then(|setting| setting.default).or(default);
+    let describe = |listed: ListedName| {
+        let documentation = documentation(&listed);
+        let ListedName { name, type_name, update, default, setting } = listed;
         let given_value = match setting {
             Some(_) if is_given(name) => values.get(name).cloned(),
             Some(_) => None,
@@ -77,8 +88,8 @@ pub(super) fn describe(
             given: Vec::from_iter(is_set.then(|| (SettingSource::Static, value.clone()))),
             value,
             default: if is_secret { None } else { default },
-            is_dynamic,
-            documentation: documentation(name, setting),
+            is_dynamic: update != UpdateMode::ReadOnly,
+            documentation,
         }
     };
     let mut settings: Vec<BrokerSetting> = listed_names().map(describe).collect();
@@ -95,23 +106,17 @@ pub(super) fn documentation_of(name: &str) -> String {
 }
 
 /// The meaning of a setting here.
-fn documentation(name: &str, setting: Option<&KafkaSetting>) -> String {
-    if name == DIRECTORY {
+fn documentation(ListedName { name, setting, .. }: &ListedName) -> String {
+    if *name == DIRECTORY {
         return "The data directory, as --data-dir says.".to_owned();
     }
-    match setting.map(|setting| &setting.effect) {
-        Some(KafkaSettingEffect::Topic(key, _)) => {
-            format!("The {key} of topics that have none of their own.")
-        }
-        Some(KafkaSettingEffect::Broker(_) | KafkaSettingEffect::Secret(_)) => {
-            "It means here what it means in Apache Kafka; docs/OPERATING.md has the values."
-                .to_owned()
-        }
-        None => match (reason_for(REFUSED, name), reason_for(NO_EFFECT, name)) {
-            (Some(reason), _) => format!("It is refused: {reason}."),
-            (None, Some(reason)) => format!("It has no effect here: {reason}."),
-            (None, None) => String::new(),
-        },
+    if let Some(setting) = setting {
+        return setting.about.to_owned();
+    }
+    match (reason_for(REFUSED, name), reason_for(NO_EFFECT, name)) {
+        (Some(reason), _) => format!("It is refused: {reason}."),
+        (None, Some(reason)) => format!("It has no effect here: {reason}."),
+        (None, None) => String::new(),
     }
 }
 
@@ -350,16 +355,14 @@ pub(super) fn reason_for(
 
 #[cfg(test)]
 mod tests {
+    use super::super::kafka::SETTINGS;
+    use super::super::setting::SettingForm;
     use super::*;
 
     #[test]
-    fn no_name_is_in_two_lists_by_its_own_spelling() {
-        for KafkaSetting { name, .. } in SETTINGS {
-            assert_eq!(
-                SETTINGS.iter().filter(|setting| setting.name == *name).count(),
-                1,
-                "{name}"
-            );
+    fn a_setting_with_an_effect_is_not_refused_or_listed_twice() {
+        for ServerSetting { name, .. } in SETTINGS {
+            assert_eq!(names().filter(|listed| listed == name).count(), 1, "{name}");
             assert_eq!(reason_for(REFUSED, name), None, "{name}");
         }
     }
@@ -378,13 +381,13 @@ mod tests {
             let ways = usize::from(has_effect) + reasons.into_iter().filter(|is| *is).count();
             assert!(ways == 1 || has_effect, "{} is {ways} things", setting.name);
         }
-        for KafkaSetting { name, effect, .. } in SETTINGS {
-            let described = settings.iter().find(|setting| setting.name == *name);
-            let is_secret = matches!(effect, KafkaSettingEffect::Secret(_));
+        for row in SETTINGS {
+            let described = settings.iter().find(|setting| setting.name == row.name);
             assert_eq!(
                 described.map(|setting| setting.type_name == SECRET_TYPE),
-                Some(is_secret),
-                "{name}"
+                Some(row.is_secret()),
+                "{}",
+                row.name
             );
         }
         assert_eq!(settings.len(), 342);
@@ -393,8 +396,8 @@ mod tests {
     #[test]
     fn every_topic_setting_is_one_that_topics_have() {
         let keys: Vec<&str> = engine::topic_config_keys().map(|(name, ..)| name).collect();
-        for KafkaSetting { name, effect, .. } in SETTINGS {
-            if let KafkaSettingEffect::Topic(key, _) = effect {
+        for ServerSetting { name, form, .. } in SETTINGS {
+            if let SettingForm::TopicDefault { key, .. } = form {
                 assert!(keys.contains(key), "{name}");
             }
         }

@@ -1,4 +1,4 @@
-//! Our own settings by section and name, in one table.
+//! Our own settings by section and name, and those of Apache ZooKeeper under `zookeeper.`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,27 +12,12 @@ use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
 use tls::{ClientAuthentication, Secret};
 
+use super::memory;
+use super::setting::{ServerSetting, own, zookeeper};
 use super::tls_settings::{cipher_suites, password_at, store_type, versions};
 use super::value::{ExpectedForm, SettingValue};
-use super::{Config, memory};
 use crate::links::DeviceSelection;
 use crate::mount_users::MountUsers;
-
-/// One of our own settings.
-pub(super) struct OwnSetting {
-    /// Section and name.
-    pub(super) key: &'static str,
-    pub(super) default: &'static str,
-    pub(super) apply: fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>,
-}
-
-const fn setting(
-    key: &'static str,
-    default: &'static str,
-    apply: fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>,
-) -> OwnSetting {
-    OwnSetting { key, default, apply }
-}
 
 const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
@@ -57,11 +42,6 @@ fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>
     Ok(Arc::new(key))
 }
 
-/// Milliseconds, or -1 for what follows from `tickTime`.
-fn unless_default(value: &mut SettingValue) -> Result<Option<u32>, ExpectedForm> {
-    Ok(u32::try_from(value.whole(-1, I32_MAX)?).ok())
-}
-
 /// Refuses `true` for a check that this server does not have.
 fn unless_true(value: &mut SettingValue, reason: &str) -> Result<(), ExpectedForm> {
     if value.boolean()? {
@@ -70,406 +50,502 @@ fn unless_true(value: &mut SettingValue, reason: &str) -> Result<(), ExpectedFor
     Ok(())
 }
 
-pub(super) const SETTINGS: &[OwnSetting] = &[
-    setting("server.data-dir", "./freezeframe-data", |config, value| {
-        if value.text().is_empty() {
-            return Err("give a directory".to_owned());
-        }
-        config.data_dir = value.text().into();
-        Ok(())
-    }),
-    setting("server.kafka", "127.0.0.1:9092", |config, value| {
-        config.kafka = value.listen()?;
-        Ok(())
-    }),
-    setting("server.http", "off", |config, value| {
-        config.http = value.listen()?;
-        Ok(())
-    }),
-    setting("server.http-tls", "off", |config, value| {
-        config.http_tls = value.listen()?;
-        Ok(())
-    }),
-    setting("server.http-hosts", "", |config, value| {
-        config.http_hosts = value.host_names()?;
-        Ok(())
-    }),
-    setting("server.zookeeper", "off", |config, value| {
-        config.zookeeper = value.listen()?;
-        Ok(())
-    }),
-    setting("server.zookeeper-tls", "off", |config, value| {
-        config.zookeeper_tls = value.listen()?;
-        Ok(())
-    }),
-    setting("server.mount", "", |config, value| {
-        let directories = value.text().split(':').filter(|directory| !directory.is_empty());
-        config.mounts = directories.map(Into::into).collect();
-        Ok(())
-    }),
-    setting("server.mount-users", "", |config, value| {
-        config.mount_users = mount_users(value.text(), "/etc/passwd".as_ref())?;
-        Ok(())
-    }),
-    setting("server.durability", "fsync", |config, value| {
-        config.engine.core.storage.durability = match value.word(&["fsync", "os"])? {
-            "os" => Durability::Written,
-            _ => Durability::Synced,
-        };
-        Ok(())
-    }),
-    setting("tls.kernel", "false", |config, value| {
-        config.tls_in_kernel = value.boolean()?;
-        Ok(())
-    }),
-    setting("rdma.devices", "auto", |config, value| {
-        config.links.devices = match value.text() {
-            "auto" => DeviceSelection::Auto,
-            "off" => DeviceSelection::Off,
-            names if names.split(',').all(|name| !name.trim().is_empty()) => {
-                DeviceSelection::Named(
-                    names.split(',').map(|name| name.trim().to_owned()).collect(),
-                )
+pub(super) const SETTINGS: &[ServerSetting] = &[
+    own("server.data-dir", "./freezeframe-data")
+        .about("The data directory. It belongs to one server at a time.")
+        .parsed(|config, value| {
+            if value.text().is_empty() {
+                return Err("give a directory".to_owned());
             }
-            _ => return Err("auto, off, or names of devices with commas between".to_owned()),
-        };
-        Ok(())
-    }),
-    setting("rdma.memory-max", "auto", |config, value| {
-        config.links.memory_bytes_max = match value.text() {
-            "auto" => None,
-            _ => {
-                Some(value.bytes(4 * MIB, TIB).map_err(|expected| expected + ", or auto")? as usize)
+            config.data_dir = value.text().into();
+            Ok(())
+        }),
+    own("server.kafka", "127.0.0.1:9092")
+        .about(
+            "The address for Kafka's clients, HOST:PORT, or off. The setting listeners takes \
+             its place.",
+        )
+        .address(|config, address| config.kafka = address),
+    own("server.http", "off")
+        .about(
+            "The address for operators over HTTP: health, metrics, and the API of the past. \
+             HOST:PORT, or off.",
+        )
+        .address(|config, address| config.http = address),
+    own("server.http-tls", "off")
+        .about("The same over HTTPS.")
+        .address(|config, address| config.http_tls = address),
+    own("server.http-hosts", "")
+        .about(
+            "Names by which operators may address the server, besides localhost, the one in \
+             server.http and any IP address. Commas between them; * for any name.",
+        )
+        .parsed(|config, value| {
+            config.http_hosts = value.host_names()?;
+            Ok(())
+        }),
+    own("server.zookeeper", "off")
+        .about("The address for ZooKeeper's clients, HOST:PORT, or off.")
+        .address(|config, address| config.zookeeper = address),
+    own("server.zookeeper-tls", "off")
+        .about("The same over TLS.")
+        .address(|config, address| config.zookeeper_tls = address),
+    own("server.mount", "")
+        .about(
+            "Empty directories at which the tree of topics and files is mounted. Colons between \
+             them.",
+        )
+        .text(|config, text| {
+            let directories = text.split(':').filter(|directory| !directory.is_empty());
+            config.mounts = directories.map(Into::into).collect();
+        }),
+    own("server.mount-users", "")
+        .about("The principals of the machine's users in mounts, where rules say who may do what.")
+        .parsed(|config, value| {
+            config.mount_users = mount_users(value.text(), "/etc/passwd".as_ref())?;
+            Ok(())
+        }),
+    own("server.durability", "fsync")
+        .about(
+            "When a write counts as durable: fsync (on stable storage) or os (in the operating \
+             system: it survives a crash of this process).",
+        )
+        .parsed(|config, value| {
+            config.engine.core.storage.durability = match value.word(&["fsync", "os"])? {
+                "os" => Durability::Written,
+                _ => Durability::Synced,
+            };
+            Ok(())
+        }),
+    own("tls.kernel", "false")
+        .about("Whether the kernel encrypts for Kafka's clients, where it can.")
+        .boolean(|config, is_on| config.tls_in_kernel = is_on),
+    own("rdma.devices", "auto")
+        .about(
+            "The RDMA devices that move records: auto for all that work, off, or names with \
+             commas between them. The server does not start if a named one does not work.",
+        )
+        .parsed(|config, value| {
+            config.links.devices = match value.text() {
+                "auto" => DeviceSelection::Auto,
+                "off" => DeviceSelection::Off,
+                names if names.split(',').all(|name| !name.trim().is_empty()) => {
+                    DeviceSelection::Named(
+                        names.split(',').map(|name| name.trim().to_owned()).collect(),
+                    )
+                }
+                _ => return Err("auto, off, or names of devices with commas between".to_owned()),
+            };
+            Ok(())
+        }),
+    own("rdma.memory-max", "auto")
+        .about(
+            "The memory that RDMA devices may use; auto follows from storage.tail-bytes and the \
+             budget for requests.",
+        )
+        .parsed(|config, value| {
+            config.links.memory_bytes_max = match value.text() {
+                "auto" => None,
+                _ => {
+                    Some(value.bytes(4 * MIB, TIB).map_err(|expected| expected + ", or auto")?
+                        as usize)
+                }
+            };
+            Ok(())
+        }),
+    own("rdma.completions", "sleep")
+        .about(
+            "How the server waits for a device: sleep, or spin, which polls for up to 50 \
+             microseconds first.",
+        )
+        .parsed(|config, value| {
+            config.links.completion_mode = match value.word(&["sleep", "spin"])? {
+                "spin" => CompletionMode::Spin,
+                _ => CompletionMode::Sleep,
+            };
+            Ok(())
+        }),
+    own("storage.tail-bytes", "auto")
+        .about(
+            "The bytes of batches that stay in memory: the newest, and older ones that were \
+             read. auto is a quarter of the memory of the machine or the cgroup.",
+        )
+        .parsed(|config, value| {
+            config.engine.core.storage.tail_bytes_max = match value.text() {
+                "auto" => memory::tail_bytes(memory::limit(Path::new("/"))),
+                _ => value.bytes(0, TIB).map_err(|expected| expected + ", or auto")? as usize,
+            };
+            Ok(())
+        }),
+    own("storage.segment-bytes", "256MiB")
+        .about("A segment of the journal is rolled before it grows longer.")
+        .bytes(MIB, TIB, |config, bytes| {
+            config.engine.core.storage.segment_bytes_max = bytes as u64
+        }),
+    own("storage.segment-frames", "100000")
+        .about(
+            "The most batches of a segment. Until it is indexed in files, its index takes 104 \
+             bytes of memory a batch.",
+        )
+        .whole(1000, 100_000_000, |config, count| {
+            config.engine.core.storage.segment_frames_max = count as u64
+        }),
+    own("storage.segment-age-min", "1m")
+        .about(
+            "A segment is not rolled for its age before that, however small a topic's \
+             segment.ms: all topics share it.",
+        )
+        .time(SHORTEST, CENTURY, |config, time| {
+            config.engine.core.maintenance.segment_age_min = time
+        }),
+    own("storage.index-bytes", "32MiB")
+        .about("The bytes of index files that stay in memory.")
+        .bytes(MIB, TIB, |config, bytes| {
+            config.engine.core.storage.index_bytes_max = bytes as usize
+        }),
+    own("storage.deleted-topic-retention", "7d")
+        .about(
+            "How long the records of a deleted topic are kept, if its settings do not remove \
+             them before.",
+        )
+        .time(Duration::ZERO, CENTURY, |config, time| {
+            config.engine.core.deleted_topic_retention = time
+        }),
+    own("storage.offsets-retention", "7d")
+        .about("How far back committed offsets and groups can be read.")
+        .time(Duration::ZERO, CENTURY, |config, time| {
+            config.engine.groups.offsets_retention = time
+        }),
+    own("storage.signing-key", "")
+        .about("The file of a private key that signs the proofs of history.")
+        .parsed(|config, value| {
+            config.engine.core.signing_key = match value.text() {
+                "" => None,
+                path => Some(signing_key(path, &mut config.warnings)?),
+            };
+            Ok(())
+        }),
+    own("clock.skew-max", "500ms")
+        .about("How far the wall clock may be wrong before writes are fenced.")
+        .time(SHORTEST, HOUR, |config, time| config.engine.core.storage.clock.skew_max = time),
+    own("clock.bound-ahead", "1s")
+        .about("How far ahead the bound on stamps is written to disk.")
+        .time(Duration::from_millis(100), HOUR, |config, time| {
+            config.engine.core.storage.clock.bound_ahead = time
+        }),
+    own("clock.start-gap", "1h")
+        .about(
+            "How far the wall clock may be ahead of the last confirmed time at a start. Beyond \
+             it, retention by age is suspended.",
+        )
+        .time(SECOND, CENTURY, |config, time| config.engine.core.storage.clock.start_gap = time),
+    own("clock.trust-after", "24h")
+        .about(
+            "How long the server runs without a step of the clock before it trusts such a \
+             clock.",
+        )
+        .time(SECOND, CENTURY, |config, time| config.engine.core.storage.clock.trust_after = time),
+    own("limits.partitions-max", "10000").about("The most partitions of a topic.").whole(
+        1,
+        1_000_000,
+        |config, count| config.engine.core.partitions_max = count as u32,
+    ),
+    own("limits.topics-max", "100000").about("The most topics.").whole(
+        1,
+        I32_MAX,
+        |config, count| config.engine.core.topics_max = count as usize,
+    ),
+    own("limits.all-partitions-max", "500000").about("The most partitions of all topics.").whole(
+        1,
+        I32_MAX,
+        |config, count| config.engine.core.all_partitions_max = count as usize,
+    ),
+    own("limits.flight-bytes", "32MiB")
+        .about("The bytes of batches on their way to the disk. More wait.")
+        .bytes(MIB, TIB, |config, bytes| config.engine.core.in_flight_bytes_max = bytes as usize),
+    own("limits.security-bytes-max", "64MiB")
+        .about("The bytes of users, access control lists and quotas.")
+        .bytes(MIB, 1 << 30, |config, bytes| config.engine.security.bytes_max = bytes as usize),
+    own("limits.pins-max", "100")
+        .about("The most pins.")
+        .whole(0, 10_000, |config, count| config.engine.core.pins_max = count as usize),
+    own("limits.cut-cache-bytes", "16MiB")
+        .about("The bytes of answers to cuts in the cache.")
+        .bytes(0, TIB, |config, bytes| config.engine.core.cut_cache_bytes_max = bytes as usize),
+    own("limits.unpacked-bytes", "128MiB")
+        .about("The bytes that a batch may unpack to when its records are read.")
+        .bytes(MIB, TIB, |config, bytes| {
+            config.kafka_server.decompressed_bytes_max = bytes as usize
+        }),
+    own("limits.answer-bytes", "256MiB")
+        .about("The bytes of answers in memory that Kafka's clients have not read yet.")
+        .bytes(MIB, TIB, |config, bytes| config.kafka_server.responses_bytes_max = bytes as usize),
+    own("limits.stall-max", "60s")
+        .about("How long a client may pause in a request or an answer.")
+        .time(SECOND, HOUR, |config, time| config.kafka_server.transfer_limits.stall_max = time),
+    own("limits.rate-min", "4KiB")
+        .about("The bytes a second that a client moves at least, apart from its pauses.")
+        .bytes(1, I32_MAX, |config, bytes| {
+            config.kafka_server.transfer_limits.rate_min = bytes as u32
+        }),
+    own("limits.moment-patience", "5s")
+        .about("How long a read waits for a moment that is not past yet.")
+        .time(Duration::ZERO, HOUR, |config, time| {
+            config.kafka_server.moment_patience = time;
+            config.zookeeper_server.moment_patience = time;
+        }),
+    own("limits.open-files-max", "128")
+        .about("The most open files of the tree that clients of the API may have.")
+        .whole(1, 1_000_000, |config, count| config.kafka_server.open_files_max = count as usize),
+    own("limits.transactional-ids-bytes", "384MiB")
+        .about("The bytes of transactional ids in memory.")
+        .bytes(64 << 10, TIB, |config, bytes| {
+            config.kafka_server.transactions.ids_bytes_max = bytes as usize
+        }),
+    own("limits.transaction-partitions-max", "100000")
+        .about("The most partitions of all open transactions.")
+        .whole(1, ENLISTED_MAX, |config, count| {
+            config.kafka_server.transactions.enlisted_max = count as usize
+        }),
+    own("limits.transaction-offsets-bytes", "128MiB")
+        .about("The bytes of groups and offsets in open transactions.")
+        .bytes(64 << 10, TIB, |config, bytes| {
+            config.kafka_server.transactions.offsets_bytes_max = bytes as usize
+        }),
+    own("limits.groups-max", "100000").about("The most groups.").whole(
+        1,
+        I32_MAX,
+        |config, count| config.kafka_server.groups.groups_max = count as usize,
+    ),
+    own("limits.groups-bytes", "512MiB")
+        .about("The bytes that the members of all groups hold.")
+        .bytes(MIB, TIB, |config, bytes| {
+            config.kafka_server.groups.groups_bytes_max = bytes as usize
+        }),
+    own("limits.group-bytes", "64MiB")
+        .about("The bytes that the members of one group hold.")
+        .bytes(MIB, TIB, |config, bytes| {
+            config.kafka_server.groups.group_bytes_max = bytes as usize
+        }),
+    own("limits.member-bytes", "1MiB").about("The bytes that one member brings.").bytes(
+        1024,
+        TIB,
+        |config, bytes| config.kafka_server.groups.member_bytes_max = bytes as usize,
+    ),
+    own("limits.pending-members-max", "10000")
+        .about("The most member ids of a group that were handed out and not used yet.")
+        .whole(1, I32_MAX, |config, count| {
+            config.kafka_server.groups.pending_members_max = count as usize
+        }),
+    zookeeper("zookeeper.tickTime", "2000")
+        .about("How often sessions are checked for expiry, in milliseconds.")
+        .whole(1, 3_600_000, |config, count| config.zookeeper_server.tick_ms = count as u32),
+    zookeeper("zookeeper.minSessionTimeout", "-1")
+        .about("The shortest timeout of a session in milliseconds; -1 for 2 ticks.")
+        .whole(-1, I32_MAX, |config, ms| {
+            config.zookeeper_server.session_timeout_ms_min = u32::try_from(ms).ok();
+        }),
+    zookeeper("zookeeper.maxSessionTimeout", "-1")
+        .about("The longest timeout of a session in milliseconds; -1 for 20 ticks.")
+        .whole(-1, I32_MAX, |config, ms| {
+            config.zookeeper_server.session_timeout_ms_max = u32::try_from(ms).ok();
+        }),
+    zookeeper("zookeeper.maxCnxns", "4096")
+        .about("The most connections of ZooKeeper's clients.")
+        .whole(1, I32_MAX, |config, count| {
+            config.zookeeper_server.connections_max = count as usize
+        }),
+    zookeeper("zookeeper.maxClientCnxns", "60")
+        .about("The most connections of one address; 0 for any number.")
+        .whole(0, I32_MAX, |config, count| {
+            config.zookeeper_server.connections_per_address_max = count as usize
+        }),
+    own("zookeeper.sessions-max", "100000")
+        .about("The most sessions. Not a setting of Apache ZooKeeper.")
+        .whole(1, I32_MAX, |config, count| config.zookeeper_server.sessions_max = count as usize),
+    own("zookeeper.znodes-max", "10000000")
+        .about("The most znodes. Not a setting of Apache ZooKeeper.")
+        .whole(16, u32::MAX as i64, |config, count| config.engine.znodes.znodes_max = count as u64),
+    own("zookeeper.znode-bytes-max", "16GiB")
+        .about(
+            "The bytes of the paths, data and lists of all znodes. Not a setting of Apache \
+             ZooKeeper.",
+        )
+        .bytes(MIB, 1024 * TIB, |config, bytes| {
+            config.engine.znodes.znode_bytes_max = bytes as u64
+        }),
+    own("zookeeper.watches-bytes-max", "256MiB")
+        .about("About the memory that all watches may take. Not a setting of Apache ZooKeeper.")
+        .bytes(MIB, TIB, |config, bytes| {
+            config.zookeeper_server.watches_bytes_max = bytes as usize
+        }),
+    zookeeper("zookeeper.jute.maxbuffer", "1048575").about("The longest request, in bytes.").whole(
+        1024,
+        1 << 30,
+        |config, count| config.zookeeper_server.frame_bytes_max = count as usize,
+    ),
+    zookeeper("zookeeper.extendedTypesEnabled", "false")
+        .about("Whether znodes can have a time to live.")
+        .boolean(|config, is_on| config.zookeeper_server.extended_types = is_on),
+    zookeeper("zookeeper.reconfigEnabled", "false")
+        .about("Whether reconfig is answered with Unimplemented, in place of ReconfigDisabled.")
+        .boolean(|config, is_on| config.zookeeper_server.reconfig_enabled = is_on),
+    own("zookeeper.superDigest", "")
+        .about("The super user, as USER:BASE64(SHA1(USER:PASSWORD)). A secret.")
+        .secret(|config, text| {
+            config.zookeeper_server.super_digest =
+                Some(Secret::new(text)).filter(|digest| !digest.is_empty())
+        }),
+    zookeeper("zookeeper.superUser", "").about("The SASL user who is the super user.").text(
+        |config, text| {
+            config.zookeeper_server.super_user =
+                Some(text.to_owned()).filter(|text| !text.is_empty())
+        },
+    ),
+    own("zookeeper.sasl.serverconfig", "Server")
+        .about("The section of the file of logins.")
+        .text(|config, text| config.zookeeper_server.login_section = text.to_owned()),
+    own("zookeeper.sasl.login-config", "")
+        .about("A file for Java's login modules (jaas.conf) with the users of SASL.")
+        .parsed(|config, value| {
+            config.zookeeper_server.sasl_users = match value.text() {
+                "" => SaslUsers::default(),
+                path => {
+                    let text = std::fs::read_to_string(path)
+                        .map_err(|error| format!("give a file that can be read: {error}"))?;
+                    SaslUsers::from_login_config(&text, &config.zookeeper_server.login_section)?
+                }
+            };
+            Ok(())
+        }),
+    zookeeper("zookeeper.ssl.keyStore.location", "")
+        .about("The file with the server's key and certificates.")
+        .text(|config, text| config.zookeeper_tls_options.key_store.path = text.into()),
+    zookeeper("zookeeper.ssl.keyStore.type", "")
+        .about("JKS, PKCS12 or PEM. It does not matter: the file says what it is.")
+        .parsed(|_, value| store_type(value)),
+    zookeeper("zookeeper.ssl.keyStore.password", "")
+        .about("Its password. A secret.")
+        .secret(|config, text| config.zookeeper_tls_options.key_store.password = Secret::new(text)),
+    zookeeper("zookeeper.ssl.keyStore.passwordPath", "")
+        .about("The file with its password.")
+        .parsed(|config, value| password_at(value, &mut config.zookeeper_tls_options.key_store)),
+    zookeeper("zookeeper.ssl.trustStore.location", "")
+        .about("The file with the certificate authorities of clients.")
+        .text(|config, text| config.zookeeper_tls_options.trust_store.path = text.into()),
+    zookeeper("zookeeper.ssl.trustStore.type", "")
+        .about("As zookeeper.ssl.keyStore.type.")
+        .parsed(|_, value| store_type(value)),
+    zookeeper("zookeeper.ssl.trustStore.password", "").about("Its password. A secret.").secret(
+        |config, text| config.zookeeper_tls_options.trust_store.password = Secret::new(text),
+    ),
+    zookeeper("zookeeper.ssl.trustStore.passwordPath", "")
+        .about("The file with its password.")
+        .parsed(|config, value| password_at(value, &mut config.zookeeper_tls_options.trust_store)),
+    zookeeper("zookeeper.ssl.clientAuth", "need")
+        .about("Whether clients show certificates: need, want or none.")
+        .parsed(|config, value| {
+            let authentication = match value.text().to_ascii_lowercase().as_str() {
+                "none" => ClientAuthentication::None,
+                "want" => ClientAuthentication::Want,
+                "need" | "" => ClientAuthentication::Need,
+                _ => return Err("give need, want or none".to_owned()),
+            };
+            config.zookeeper_tls_options.client_authentication = authentication;
+            Ok(())
+        }),
+    zookeeper("zookeeper.ssl.enabledProtocols", "TLSv1.3,TLSv1.2")
+        .about("The versions of TLS.")
+        .parsed(|config, value| versions(value, &mut config.zookeeper_tls_options)),
+    zookeeper("zookeeper.ssl.ciphersuites", "")
+        .about("Cipher suites by Java's names, with commas between them.")
+        .parsed(|config, value| {
+            let (options, warnings) = (&mut config.zookeeper_tls_options, &mut config.warnings);
+            cipher_suites("zookeeper.ssl.ciphersuites", value, options, warnings)
+        }),
+    zookeeper("zookeeper.ssl.clientHostnameVerification", "false")
+        .about("Only false: names of clients' hosts are not checked.")
+        .parsed(|_, value| {
+            unless_true(
+                value,
+                "the names of clients' machines are not looked at in their certificates",
+            )
+        }),
+    zookeeper("zookeeper.ssl.crl", "false")
+        .about("Only false: revocation lists are not read.")
+        .parsed(|_, value| unless_true(value, "no lists of revoked certificates are fetched")),
+    zookeeper("zookeeper.ssl.ocsp", "false")
+        .about("Only false: OCSP is not asked.")
+        .parsed(|_, value| unless_true(value, "nobody is asked whether a certificate was revoked")),
+    zookeeper("zookeeper.client.portUnification", "false")
+        .about("Whether the port of server.zookeeper accepts TLS too.")
+        .boolean(|config, is_on| config.zookeeper_unified = is_on),
+    zookeeper("zookeeper.X509AuthenticationProvider.superUser", "")
+        .about("The name in the super user's certificate.")
+        .text(|config, text| {
+            config.zookeeper_server.x509_super_user =
+                Some(text.to_owned()).filter(|text| !text.is_empty())
+        }),
+    own("zookeeper.enforce.auth.schemes", "")
+        .about(
+            "Some of digest, sasl, x509 and ip: a connection without an id of these schemes is \
+             closed.",
+        )
+        .parsed(|config, value| {
+            let schemes =
+                value.text().split(',').map(str::trim).filter(|scheme| !scheme.is_empty());
+            let schemes: BTreeSet<String> = schemes.map(str::to_owned).collect();
+            if let Some(unknown) = schemes
+                .iter()
+                .find(|scheme| !["digest", "sasl", "x509", "ip"].contains(&&***scheme))
+            {
+                return Err(format!("give some of digest, sasl, x509, ip; {unknown} is none"));
             }
-        };
-        Ok(())
-    }),
-    setting("rdma.completions", "sleep", |config, value| {
-        config.links.completion_mode = match value.word(&["sleep", "spin"])? {
-            "spin" => CompletionMode::Spin,
-            _ => CompletionMode::Sleep,
-        };
-        Ok(())
-    }),
-    setting("storage.tail-bytes", "auto", |config, value| {
-        config.engine.core.storage.tail_bytes_max = match value.text() {
-            "auto" => memory::tail_bytes(memory::limit(Path::new("/"))),
-            _ => value.bytes(0, TIB).map_err(|expected| expected + ", or auto")? as usize,
-        };
-        Ok(())
-    }),
-    setting("storage.segment-bytes", "256MiB", |config, value| {
-        config.engine.core.storage.segment_bytes_max = value.bytes(MIB, TIB)? as u64;
-        Ok(())
-    }),
-    setting("storage.segment-frames", "100000", |config, value| {
-        config.engine.core.storage.segment_frames_max = value.whole(1000, 100_000_000)? as u64;
-        Ok(())
-    }),
-    setting("storage.segment-age-min", "1m", |config, value| {
-        config.engine.core.maintenance.segment_age_min = value.time(SHORTEST, CENTURY)?;
-        Ok(())
-    }),
-    setting("storage.index-bytes", "32MiB", |config, value| {
-        config.engine.core.storage.index_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("storage.deleted-topic-retention", "7d", |config, value| {
-        config.engine.core.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
-        Ok(())
-    }),
-    setting("storage.offsets-retention", "7d", |config, value| {
-        config.engine.groups.offsets_retention = value.time(Duration::ZERO, CENTURY)?;
-        Ok(())
-    }),
-    setting("storage.signing-key", "", |config, value| {
-        config.engine.core.signing_key = match value.text() {
-            "" => None,
-            path => Some(signing_key(path, &mut config.warnings)?),
-        };
-        Ok(())
-    }),
-    setting("clock.skew-max", "500ms", |config, value| {
-        config.engine.core.storage.clock.skew_max = value.time(SHORTEST, HOUR)?;
-        Ok(())
-    }),
-    setting("clock.bound-ahead", "1s", |config, value| {
-        config.engine.core.storage.clock.bound_ahead =
-            value.time(Duration::from_millis(100), HOUR)?;
-        Ok(())
-    }),
-    setting("clock.start-gap", "1h", |config, value| {
-        config.engine.core.storage.clock.start_gap = value.time(Duration::from_secs(1), CENTURY)?;
-        Ok(())
-    }),
-    setting("clock.trust-after", "24h", |config, value| {
-        config.engine.core.storage.clock.trust_after =
-            value.time(Duration::from_secs(1), CENTURY)?;
-        Ok(())
-    }),
-    setting("limits.partitions-max", "10000", |config, value| {
-        config.engine.core.partitions_max = value.whole(1, 1_000_000)? as u32;
-        Ok(())
-    }),
-    setting("limits.topics-max", "100000", |config, value| {
-        config.engine.core.topics_max = value.whole(1, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("limits.all-partitions-max", "500000", |config, value| {
-        config.engine.core.all_partitions_max = value.whole(1, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("limits.flight-bytes", "32MiB", |config, value| {
-        config.engine.core.in_flight_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.security-bytes-max", "64MiB", |config, value| {
-        config.engine.security.bytes_max = value.bytes(MIB, 1 << 30)? as usize;
-        Ok(())
-    }),
-    setting("limits.pins-max", "100", |config, value| {
-        config.engine.core.pins_max = value.whole(0, 10_000)? as usize;
-        Ok(())
-    }),
-    setting("limits.cut-cache-bytes", "16MiB", |config, value| {
-        config.engine.core.cut_cache_bytes_max = value.bytes(0, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.unpacked-bytes", "128MiB", |config, value| {
-        config.kafka_server.decompressed_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.answer-bytes", "256MiB", |config, value| {
-        config.kafka_server.responses_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.stall-max", "60s", |config, value| {
-        config.kafka_server.transfer_limits.stall_max = value.time(SECOND, HOUR)?;
-        Ok(())
-    }),
-    setting("limits.rate-min", "4KiB", |config, value| {
-        config.kafka_server.transfer_limits.rate_min = value.bytes(1, I32_MAX)? as u32;
-        Ok(())
-    }),
-    setting("limits.moment-patience", "5s", |config, value| {
-        config.kafka_server.moment_patience = value.time(Duration::ZERO, HOUR)?;
-        config.zookeeper_server.moment_patience = config.kafka_server.moment_patience;
-        Ok(())
-    }),
-    setting("limits.open-files-max", "128", |config, value| {
-        config.kafka_server.open_files_max = value.whole(1, 1_000_000)? as usize;
-        Ok(())
-    }),
-    setting("limits.transactional-ids-bytes", "384MiB", |config, value| {
-        config.kafka_server.transactions.ids_bytes_max = value.bytes(64 << 10, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.transaction-partitions-max", "100000", |config, value| {
-        config.kafka_server.transactions.enlisted_max = value.whole(1, ENLISTED_MAX)? as usize;
-        Ok(())
-    }),
-    setting("limits.transaction-offsets-bytes", "128MiB", |config, value| {
-        config.kafka_server.transactions.offsets_bytes_max = value.bytes(64 << 10, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.groups-max", "100000", |config, value| {
-        config.kafka_server.groups.groups_max = value.whole(1, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("limits.groups-bytes", "512MiB", |config, value| {
-        config.kafka_server.groups.groups_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.group-bytes", "64MiB", |config, value| {
-        config.kafka_server.groups.group_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.member-bytes", "1MiB", |config, value| {
-        config.kafka_server.groups.member_bytes_max = value.bytes(1024, TIB)? as usize;
-        Ok(())
-    }),
-    setting("limits.pending-members-max", "10000", |config, value| {
-        config.kafka_server.groups.pending_members_max = value.whole(1, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("zookeeper.tickTime", "2000", |config, value| {
-        config.zookeeper_server.tick_ms = value.whole(1, 3_600_000)? as u32;
-        Ok(())
-    }),
-    setting("zookeeper.minSessionTimeout", "-1", |config, value| {
-        config.zookeeper_server.session_timeout_ms_min = unless_default(value)?;
-        Ok(())
-    }),
-    setting("zookeeper.maxSessionTimeout", "-1", |config, value| {
-        config.zookeeper_server.session_timeout_ms_max = unless_default(value)?;
-        Ok(())
-    }),
-    setting("zookeeper.maxCnxns", "4096", |config, value| {
-        config.zookeeper_server.connections_max = value.whole(1, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("zookeeper.maxClientCnxns", "60", |config, value| {
-        config.zookeeper_server.connections_per_address_max = value.whole(0, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("zookeeper.sessions-max", "100000", |config, value| {
-        config.zookeeper_server.sessions_max = value.whole(1, I32_MAX)? as usize;
-        Ok(())
-    }),
-    setting("zookeeper.znodes-max", "10000000", |config, value| {
-        config.engine.znodes.znodes_max = value.whole(16, u32::MAX.into())? as u64;
-        Ok(())
-    }),
-    setting("zookeeper.znode-bytes-max", "16GiB", |config, value| {
-        config.engine.znodes.znode_bytes_max = value.bytes(MIB, 1024 * TIB)? as u64;
-        Ok(())
-    }),
-    setting("zookeeper.watches-bytes-max", "256MiB", |config, value| {
-        config.zookeeper_server.watches_bytes_max = value.bytes(MIB, TIB)? as usize;
-        Ok(())
-    }),
-    setting("zookeeper.jute.maxbuffer", "1048575", |config, value| {
-        config.zookeeper_server.frame_bytes_max = value.whole(1024, 1 << 30)? as usize;
-        Ok(())
-    }),
-    setting("zookeeper.extendedTypesEnabled", "false", |config, value| {
-        config.zookeeper_server.extended_types = value.boolean()?;
-        Ok(())
-    }),
-    setting("zookeeper.reconfigEnabled", "false", |config, value| {
-        config.zookeeper_server.reconfig_enabled = value.boolean()?;
-        Ok(())
-    }),
-    setting("zookeeper.superDigest", "", |config, value| {
-        config.zookeeper_server.super_digest =
-            Some(Secret::new(value.text())).filter(|digest| !digest.is_empty());
-        Ok(())
-    }),
-    setting("zookeeper.superUser", "", |config, value| {
-        config.zookeeper_server.super_user =
-            Some(value.text().to_owned()).filter(|text| !text.is_empty());
-        Ok(())
-    }),
-    setting("zookeeper.sasl.serverconfig", "Server", |config, value| {
-        config.zookeeper_server.login_section = value.text().to_owned();
-        Ok(())
-    }),
-    setting("zookeeper.sasl.login-config", "", |config, value| {
-        config.zookeeper_server.sasl_users = match value.text() {
-            "" => SaslUsers::default(),
-            path => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| format!("give a file that can be read: {error}"))?;
-                SaslUsers::from_login_config(&text, &config.zookeeper_server.login_section)?
+            if schemes.contains("sasl") && config.zookeeper_server.sasl_users.is_empty() {
+                return Err("give the users of SASL with zookeeper.sasl.login-config".to_owned());
             }
-        };
-        Ok(())
-    }),
-    setting("zookeeper.ssl.keyStore.location", "", |config, value| {
-        config.zookeeper_tls_options.key_store.path = value.text().into();
-        Ok(())
-    }),
-    setting("zookeeper.ssl.keyStore.type", "", |_, value| store_type(value)),
-    setting("zookeeper.ssl.keyStore.password", "", |config, value| {
-        config.zookeeper_tls_options.key_store.password = Secret::new(value.text());
-        Ok(())
-    }),
-    setting("zookeeper.ssl.keyStore.passwordPath", "", |config, value| {
-        password_at(value, &mut config.zookeeper_tls_options.key_store)
-    }),
-    setting("zookeeper.ssl.trustStore.location", "", |config, value| {
-        config.zookeeper_tls_options.trust_store.path = value.text().into();
-        Ok(())
-    }),
-    setting("zookeeper.ssl.trustStore.type", "", |_, value| store_type(value)),
-    setting("zookeeper.ssl.trustStore.password", "", |config, value| {
-        config.zookeeper_tls_options.trust_store.password = Secret::new(value.text());
-        Ok(())
-    }),
-    setting("zookeeper.ssl.trustStore.passwordPath", "", |config, value| {
-        password_at(value, &mut config.zookeeper_tls_options.trust_store)
-    }),
-    setting("zookeeper.ssl.clientAuth", "need", |config, value| {
-        let authentication = match value.text().to_ascii_lowercase().as_str() {
-            "none" => ClientAuthentication::None,
-            "want" => ClientAuthentication::Want,
-            "need" | "" => ClientAuthentication::Need,
-            _ => return Err("give need, want or none".to_owned()),
-        };
-        config.zookeeper_tls_options.client_authentication = authentication;
-        Ok(())
-    }),
-    setting("zookeeper.ssl.enabledProtocols", "TLSv1.3,TLSv1.2", |config, value| {
-        versions(value, &mut config.zookeeper_tls_options)
-    }),
-    setting("zookeeper.ssl.ciphersuites", "", |config, value| {
-        let (options, warnings) = (&mut config.zookeeper_tls_options, &mut config.warnings);
-        cipher_suites("zookeeper.ssl.ciphersuites", value, options, warnings)
-    }),
-    setting("zookeeper.ssl.clientHostnameVerification", "false", |_, value| {
-        unless_true(value, "the names of clients' machines are not looked at in their certificates")
-    }),
-    setting("zookeeper.ssl.crl", "false", |_, value| {
-        unless_true(value, "no lists of revoked certificates are fetched")
-    }),
-    setting("zookeeper.ssl.ocsp", "false", |_, value| {
-        unless_true(value, "nobody is asked whether a certificate was revoked")
-    }),
-    setting("zookeeper.client.portUnification", "false", |config, value| {
-        config.zookeeper_unified = value.boolean()?;
-        Ok(())
-    }),
-    setting("zookeeper.X509AuthenticationProvider.superUser", "", |config, value| {
-        config.zookeeper_server.x509_super_user =
-            Some(value.text().to_owned()).filter(|text| !text.is_empty());
-        Ok(())
-    }),
-    setting("zookeeper.enforce.auth.schemes", "", |config, value| {
-        let schemes = value.text().split(',').map(str::trim).filter(|scheme| !scheme.is_empty());
-        let schemes: BTreeSet<String> = schemes.map(str::to_owned).collect();
-        if let Some(unknown) =
-            schemes.iter().find(|scheme| !["digest", "sasl", "x509", "ip"].contains(&&***scheme))
-        {
-            return Err(format!("give some of digest, sasl, x509, ip; {unknown} is none"));
-        }
-        if schemes.contains("sasl") && config.zookeeper_server.sasl_users.is_empty() {
-            return Err("give the users of SASL with zookeeper.sasl.login-config".to_owned());
-        }
-        config.zookeeper_server.required_schemes = schemes;
-        Ok(())
-    }),
-    setting("zookeeper.znode.container.checkIntervalMs", "60000", |config, value| {
-        let ms = value.whole(1, I32_MAX)? as u64;
-        config.zookeeper_server.container_check_interval = Duration::from_millis(ms);
-        Ok(())
-    }),
-    setting("zookeeper.znode.container.maxPerMinute", "10000", |config, value| {
-        config.zookeeper_server.container_reaps_per_minute = value.whole(1, I32_MAX)? as u32;
-        Ok(())
-    }),
-    setting("zookeeper.znode.container.maxNeverUsedIntervalMs", "0", |config, value| {
-        let ms = value.whole(0, I32_MAX)? as u64;
-        config.zookeeper_server.container_never_used =
-            Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
-        Ok(())
-    }),
-    setting("zookeeper.enforceQuota", "false", |config, value| {
-        config.engine.znodes.enforces_quotas = value.boolean()?;
-        Ok(())
-    }),
-    setting("zookeeper.cached-bytes-max", "1GiB", |config, value| {
-        config.engine.znodes.cached_bytes_max = value.bytes(0, TIB)? as u64;
-        Ok(())
-    }),
-    setting("zookeeper.history-retention", "7d", |config, value| {
-        config.engine.znodes.history_retention = value.time(Duration::ZERO, CENTURY)?;
-        Ok(())
-    }),
-    setting("zookeeper.4lw.commands.whitelist", "srvr", |config, value| {
-        let words = value.text().split(',').map(str::trim).filter(|word| !word.is_empty());
-        config.zookeeper_server.four_letter_words = words.map(str::to_owned).collect();
-        Ok(())
-    }),
+            config.zookeeper_server.required_schemes = schemes;
+            Ok(())
+        }),
+    zookeeper("zookeeper.znode.container.checkIntervalMs", "60000")
+        .about("How often containers and times to live are checked, in milliseconds.")
+        .whole(1, I32_MAX, |config, ms| {
+            config.zookeeper_server.container_check_interval = Duration::from_millis(ms as u64);
+        }),
+    zookeeper("zookeeper.znode.container.maxPerMinute", "10000")
+        .about("The most of them that are removed in a minute.")
+        .whole(1, I32_MAX, |config, count| {
+            config.zookeeper_server.container_reaps_per_minute = count as u32
+        }),
+    zookeeper("zookeeper.znode.container.maxNeverUsedIntervalMs", "0")
+        .about(
+            "The age in milliseconds at which a container that never had a child is removed; 0 \
+             for never.",
+        )
+        .whole(0, I32_MAX, |config, ms| {
+            config.zookeeper_server.container_never_used =
+                Some(Duration::from_millis(ms as u64)).filter(|time| !time.is_zero());
+        }),
+    zookeeper("zookeeper.enforceQuota", "false")
+        .about("Whether a change that exceeds a hard limit of a quota is refused.")
+        .boolean(|config, is_on| config.engine.znodes.enforces_quotas = is_on),
+    own("zookeeper.cached-bytes-max", "1GiB")
+        .about("About the data of znodes that stays in memory. Not a setting of Apache ZooKeeper.")
+        .bytes(0, TIB, |config, bytes| config.engine.znodes.cached_bytes_max = bytes as u64),
+    own("zookeeper.history-retention", "7d")
+        .about(
+            "How long the history of znodes is kept at least. Not a setting of Apache \
+             ZooKeeper.",
+        )
+        .time(Duration::ZERO, CENTURY, |config, time| {
+            config.engine.znodes.history_retention = time
+        }),
+    zookeeper("zookeeper.4lw.commands.whitelist", "srvr")
+        .about("The four letter words that are answered, with commas between them; * for all.")
+        .text(|config, text| {
+            let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+            config.zookeeper_server.four_letter_words = words.map(str::to_owned).collect();
+        }),
 ];
 
 /// `USER=PRINCIPAL`, several with commas between. A user is a number, or a name in the list of

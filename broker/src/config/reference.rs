@@ -1,25 +1,12 @@
-//! The settings with a sentence about each: the commented file that `config example` prints, and the
-//! page `docs/SETTINGS.md`.
+//! The commented file that `config example` prints, and the page `docs/SETTINGS.md`: every setting
+//! with its default and the sentence about it.
 
 use std::fmt::Write as _;
 
-use super::lookup::ConfigSetting;
-use super::{kafka, own};
+use super::setting::ServerSetting;
 
-/// A line for each setting: its name, a tab, and a sentence.
-const ABOUT: &str = include_str!("about.tsv");
 /// The widest line of the file.
 const WIDTH: usize = 80;
-
-/// The names of settings, each with its sentence, in the order of the tables.
-fn sentences() -> impl Iterator<Item = (&'static str, &'static str)> {
-    ABOUT.lines().map(|line| line.split_once('\t').expect("a name, a tab and a sentence"))
-}
-
-/// The sentence about a setting.
-fn about(name: &str) -> &'static str {
-    sentences().find(|(about, _)| *about == name).map_or("", |(_, sentence)| sentence)
-}
 
 /// A configuration file with every setting in a comment, with its default.
 pub fn example() -> String {
@@ -29,25 +16,26 @@ pub fn example() -> String {
          # and so has a time (5s), unless Kafka's or ZooKeeper's name says it.\n",
     );
     let mut section = "";
-    for setting in own::SETTINGS {
-        let (of, name) = setting.key.split_once('.').expect("a section and a name");
+    for setting in ServerSetting::all() {
+        let (of, name) = match setting.name.split_once('.') {
+            Some(own) if !setting.is_kafka() => own,
+            _ => ("kafka", setting.name),
+        };
         if of != section {
             section = of;
-            writeln!(text, "\n[{section}]").expect("memory takes it");
+            let about =
+                if of == "kafka" { "# Settings of Kafka's brokers, by their names.\n" } else { "" };
+            writeln!(text, "\n{about}[{section}]").expect("memory takes it");
         }
-        write_setting(&mut text, setting.key, name, Some(setting.default));
-    }
-    text.push_str("\n# Settings of Kafka's brokers, by their names.\n[kafka]\n");
-    for setting in kafka::SETTINGS {
-        write_setting(&mut text, setting.name, setting.name, setting.default);
+        write_setting(&mut text, setting, name);
     }
     text
 }
 
-fn write_setting(text: &mut String, setting: &str, name: &str, default: Option<&str>) {
+fn write_setting(text: &mut String, setting: &ServerSetting, name: &str) {
     text.push('\n');
     let mut line = String::from("#");
-    for word in about(setting).split(' ') {
+    for word in setting.about.split(' ') {
         if line.len() + 1 + word.len() > WIDTH {
             writeln!(text, "{line}").expect("memory takes it");
             line = String::from("#");
@@ -55,7 +43,7 @@ fn write_setting(text: &mut String, setting: &str, name: &str, default: Option<&
         write!(line, " {word}").expect("memory takes it");
     }
     let name = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
-    let value = default.unwrap_or_default();
+    let value = setting.default.unwrap_or_default();
     let is_bare = value == "true" || value == "false" || value.parse::<i64>().is_ok();
     let value = if is_bare { value.to_owned() } else { format!("\"{value}\"") };
     writeln!(text, "{line}\n#{name} = {value}").expect("memory takes it");
@@ -67,24 +55,22 @@ pub fn page() -> String {
         "# Settings\n\n\
          Every setting with its default. [OPERATING](OPERATING.md#settings) says where they are given; \
          `freezeframe config show` what is in force, and `freezeframe config example` prints a file.\n\
-         This page is made from the program: `freezeframe config example --format markdown`.\n\n\
-         ## Ours\n\n| setting | default | is |\n| --- | --- | --- |\n",
+         This page is made from the program: `freezeframe config example --format markdown`.\n",
     );
-    let mut is_kafka = false;
-    for setting in ConfigSetting::all() {
-        let (name, default) = match setting {
-            ConfigSetting::Own(_, own) => (own.key, Some(own.default)),
-            ConfigSetting::Kafka(_, kafka) => (kafka.name, kafka.default),
-        };
-        if matches!(setting, ConfigSetting::Kafka(..)) && !is_kafka {
-            is_kafka = true;
-            text.push_str("\n## Kafka's\n\n| setting | default | is |\n| --- | --- | --- |\n");
+    let mut family = "";
+    for setting in ServerSetting::all() {
+        let of = if setting.is_kafka() { "Kafka's" } else { "Ours" };
+        if of != family {
+            family = of;
+            let head = "| setting | default | is |\n| --- | --- | --- |";
+            writeln!(text, "\n## {family}\n\n{head}").expect("memory takes it");
         }
-        let default = match default.unwrap_or_default() {
+        let default = match setting.default.unwrap_or_default() {
             "" => String::new(),
             default => format!("`{default}`"),
         };
-        writeln!(text, "| `{name}` | {default} | {} |", about(name)).expect("memory takes it");
+        let ServerSetting { name, about, .. } = setting;
+        writeln!(text, "| `{name}` | {default} | {about} |").expect("memory takes it");
     }
     text
 }
@@ -95,12 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_setting_has_a_sentence_in_the_order_of_the_tables() {
-        let names: Vec<&str> = ConfigSetting::all().map(ConfigSetting::name).collect();
-        let of_table: Vec<&str> = sentences().map(|(name, _)| name).collect();
-        assert_eq!(of_table, names);
-        for (name, sentence) in sentences() {
-            assert!(sentence.ends_with('.') && sentence.len() > 10, "{name}: {sentence}");
+    fn each_setting_has_one_row_and_a_sentence() {
+        for ServerSetting { name, about, .. } in ServerSetting::all() {
+            assert!(about.ends_with('.') && about.len() > 10, "{name}: {about}");
+            let rows = ServerSetting::all().filter(|setting| setting.name == *name).count();
+            assert_eq!(rows, 1, "{name}");
         }
     }
 
@@ -110,7 +95,7 @@ mod tests {
         let is_setting = |line: &str| line.starts_with('#') && !line.starts_with("# ");
         let example = example();
         let count = example.lines().filter(|line| is_setting(line)).count();
-        assert_eq!(count, ConfigSetting::all().count());
+        assert_eq!(count, ServerSetting::all().count());
         let unmarked: String =
             example
                 .lines()

@@ -504,6 +504,6 @@ fn each_setting_says_its_value_and_where_that_is_said_and_no_secret() {
     assert_eq!(shown("ssl.keystore.password"), (None, Some(format!("{path}:4"))));
     assert!(setting("ssl.keystore.password").is_secret);
     assert_eq!(shown("storage.segment-bytes"), (Some("256MiB".into()), None));
-    assert_eq!(config.settings.len(), ConfigSetting::all().count());
+    assert_eq!(config.settings.len(), ServerSetting::all().count());
     assert!(!format!("{:?}", config.settings).contains("hush"));
 }

@@ -6,42 +6,9 @@
 use std::path::Path;
 
 use super::problem::SettingOrigin;
+use super::setting::{ServerSetting, SettingFamily};
 use super::sources::SourceValue;
 use super::{SettingLookup, UnknownSetting};
-
-/// The settings that have the same meaning behind `zookeeper.`.
-const SAME: &[&str] = &[
-    "4lw.commands.whitelist",
-    "X509AuthenticationProvider.superUser",
-    "client.portUnification",
-    "enforceQuota",
-    "extendedTypesEnabled",
-    "jute.maxbuffer",
-    "maxClientCnxns",
-    "maxCnxns",
-    "maxSessionTimeout",
-    "minSessionTimeout",
-    "reconfigEnabled",
-    "ssl.ciphersuites",
-    "ssl.clientAuth",
-    "ssl.clientHostnameVerification",
-    "ssl.crl",
-    "ssl.enabledProtocols",
-    "ssl.keyStore.location",
-    "ssl.keyStore.password",
-    "ssl.keyStore.passwordPath",
-    "ssl.keyStore.type",
-    "ssl.ocsp",
-    "ssl.trustStore.location",
-    "ssl.trustStore.password",
-    "ssl.trustStore.passwordPath",
-    "ssl.trustStore.type",
-    "superUser",
-    "tickTime",
-    "znode.container.checkIntervalMs",
-    "znode.container.maxNeverUsedIntervalMs",
-    "znode.container.maxPerMinute",
-];
 
 const SUPER_DIGEST: &str = "DigestAuthenticationProvider.superDigest";
 
@@ -101,10 +68,10 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
             "enforce.auth.schemes" => schemes = value,
             "sessionRequireClientSASLAuth" => requires_sasl = is_true(&value).then_some(origin),
             SUPER_DIGEST => values.push(setting("zookeeper.superDigest".to_owned(), value, origin)),
-            name if SAME.contains(&name) => {
-                values.push(setting(format!("zookeeper.{name}"), value, origin));
+            name => {
+                let key = own_name(name).map_or_else(|| name.to_owned(), str::to_owned);
+                values.push(setting(key, value, origin));
             }
-            name => values.push(setting(name.to_owned(), value, origin)),
         }
     }
     for (key, port, host) in
@@ -120,6 +87,15 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
         values.push(setting("zookeeper.enforce.auth.schemes".to_owned(), schemes, origin));
     }
     values
+}
+
+/// The setting here that has the same meaning.
+fn own_name(name: &str) -> Option<&'static str> {
+    let is_meant = |setting: &&ServerSetting| {
+        matches!(setting.family, SettingFamily::ZooKeeper)
+            && setting.name.strip_prefix("zookeeper.") == Some(name)
+    };
+    ServerSetting::all().find(is_meant).map(|setting| setting.name)
 }
 
 fn is_true(value: &str) -> bool {
