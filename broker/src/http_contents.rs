@@ -1,6 +1,6 @@
 //! Records and files over HTTP, as they are stored: `GET /v1/records/TOPIC[/PARTITION]` returns
 //! pages of records, `GET /v1/tree/PATH` the bytes of a file or the names in a directory.
-//! `docs/OPERATING.md` describes them.
+//! `docs/HISTORY-API.md` describes them.
 //!
 //! What was once returned for a final moment is returned for it again, or is refused. So a file
 //! has an ETag if it is as of a moment, and a browser or proxy may keep one whose moment is spelled

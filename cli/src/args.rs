@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     acls, backup, budgets, cat, check, clock, completions, config, consume, cut, demo, diff,
-    doctor, groups, help, inspect, ls, moment, mount, pins, plugins, produce,
+    doctor, groups, help, inspect, ls, man, moment, mount, pins, plugins, produce,
     profile as profile_command, quotas, serve, stat, topics, transactions, users, zk,
 };
 use crate::help::{CONNECTION, HelpDetail, lay_out};
@@ -71,7 +71,7 @@ pub(crate) struct Cli {
 pub(crate) const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:9092";
 
 /// Commands that do not connect to a server.
-const WITHOUT_SERVER: [&str; 13] = [
+const WITHOUT_SERVER: [&str; 14] = [
     "serve",
     "config",
     "mount",
@@ -83,6 +83,7 @@ const WITHOUT_SERVER: [&str; 13] = [
     "inspect",
     "demo",
     "completions",
+    "man",
     "help",
     "version",
 ];
@@ -243,6 +244,9 @@ pub(crate) enum CliCommand {
     Profile(profile_command::ProfileArgs),
     /// Print a completion script for a shell.
     Completions(completions::CompletionsArgs),
+    /// Write the manual pages of all commands.
+    #[command(hide = true)]
+    Man(man::ManArgs),
     /// Print the help of a command, or a page: moments, connection.
     Help(help::HelpArgs),
     /// Print the version.

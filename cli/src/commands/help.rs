@@ -44,7 +44,7 @@ pub(crate) fn version() -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-const MOMENTS: &str = "\
+pub(crate) const MOMENTS: &str = "\
 Moments, wherever a command takes one: after @, and with --at
 
 A moment of system time has what the server had accepted before it. A moment of
@@ -85,7 +85,7 @@ Examples:
   freezeframe moment 'yesterday 14:00'         all its spellings
 ";
 
-const CONNECTION: &str = "\
+pub(crate) const CONNECTION: &str = "\
 Which server is meant, and as whom
 
   --bootstrap HOST:PORT        its address, or several with commas between

@@ -26,6 +26,7 @@ pub(crate) mod groups;
 pub(crate) mod help;
 pub(crate) mod inspect;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod moment;
 pub(crate) mod mount;
 pub(crate) mod pins;
@@ -57,6 +58,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Demo(args) => run_as_client(demo::run(args)),
         CliCommand::Completions(args) => completions::run(&args),
+        CliCommand::Man(args) => man::run(&args),
         CliCommand::Help(args) => help::run(&args),
         CliCommand::Version => help::version(),
         CliCommand::Profile(args) => profile::run(args, &cli.given),
