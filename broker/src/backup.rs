@@ -18,8 +18,8 @@ use compat_kafka::{KafkaFormat, KafkaOptions};
 use engine::{EngineOptions, carry_restatements};
 use hlc::{Hlc, OsClock};
 use storage::backup::{
-    AsOfError, CopiedContent, CopiedFile, JournalCopy, LostLog, copy_as_of, copy_file,
-    copy_of_stopped, copy_up_to, finish_copy,
+    AsOfError, CopiedContent, CopiedFile, CopyPlan, LostLog, copy_file, finish_copy, plan_copy,
+    plan_copy_as_of, plan_copy_of_stopped,
 };
 use storage::disk::{ReadOnlyDisk, RealDisk};
 use storage::{DataDirectory, DataDirectoryError};
@@ -64,7 +64,7 @@ pub type CopyProgress<'a> = dyn FnMut(u64, u64) + 'a;
 struct BackupSource {
     directory: PathBuf,
     cluster_id: String,
-    copy: JournalCopy,
+    plan: CopyPlan,
     /// The running server, which keeps the files.
     server: Option<RemoteBackupPoint>,
     /// The lock that keeps servers out, if none runs.
@@ -85,20 +85,19 @@ impl BackupSource {
     fn open(data_dir: &Path) -> anyhow::Result<BackupSource> {
         let server = begin_backup_if_running(data_dir)?;
         let disk = ReadOnlyDisk::new(&data_dir.join(JOURNAL));
-        let (cluster_id, copy, lock) = match &server {
-            Some(point) => {
+        let (cluster_id, plan, lock) = match &server {
+            Some(server) => {
                 let cluster_id = DataDirectory::read_cluster_id(data_dir)?;
-                let (manifest, end) = (point.manifest.clone(), point.end);
-                let copy = copy_up_to(&disk, manifest, end, point.moment, point.mark);
-                (cluster_id, copy.context("read the journal")?, None)
+                let plan = plan_copy(&disk, &server.point).context("read the journal")?;
+                (cluster_id, plan, None)
             }
             None => {
                 let home = open_stopped(data_dir)?;
-                let copy = copy_of_stopped(&disk).context("read the journal")?;
-                (home.cluster_id().to_owned(), copy, Some(home))
+                let plan = plan_copy_of_stopped(&disk).context("read the journal")?;
+                (home.cluster_id().to_owned(), plan, Some(home))
             }
         };
-        Ok(BackupSource { directory: data_dir.to_owned(), cluster_id, copy, server, _lock: lock })
+        Ok(BackupSource { directory: data_dir.to_owned(), cluster_id, plan, server, _lock: lock })
     }
 
     /// Checks that the files were kept to the end.
@@ -112,8 +111,8 @@ impl BackupSource {
 
     /// The length of each file of the copy; soft files that are gone are left out.
     fn sized_files(&self) -> anyhow::Result<Vec<(CopiedFile, u64)>> {
-        let mut files = Vec::with_capacity(self.copy.files.len());
-        for file in &self.copy.files {
+        let mut files = Vec::with_capacity(self.plan.files.len());
+        for file in &self.plan.files {
             let bytes = match &file.content {
                 CopiedContent::Beginning(bytes) => *bytes,
                 CopiedContent::Whole | CopiedContent::SortedAsOf { .. } => {
@@ -135,7 +134,7 @@ impl BackupSource {
 
     fn summary(&self) -> BackupSummary {
         BackupSummary {
-            last: self.copy.last,
+            last: self.plan.last,
             was_running: self.server.is_some(),
             ..BackupSummary::default()
         }
@@ -218,7 +217,7 @@ pub fn back_up_to_archive(
         summary.copied_bytes += bytes;
         progress(summary.copied_bytes, all);
     }
-    for (name, bytes) in source.copy.own_files() {
+    for (name, bytes) in source.plan.own_files() {
         add(&Path::new(JOURNAL).join(name), bytes.len() as u64, &mut &bytes[..])?;
     }
     if let Some(secret) = read_secret(data_dir)? {
@@ -319,7 +318,7 @@ impl TargetDirectory {
             *counted += bytes;
             progress(summary.linked_bytes + summary.copied_bytes, all);
         }
-        finish_copy(&to, &source.copy).context("finish the copy")?;
+        finish_copy(&to, &source.plan).context("finish the copy")?;
         Ok(summary)
     }
 
@@ -396,15 +395,15 @@ pub fn restore(
     restrict_new_files();
     let home = open_stopped(backup).map_err(|error| explain_open(backup, error))?;
     let disk = ReadOnlyDisk::new(&home.journal());
-    let copy = match last {
-        None => copy_of_stopped(&disk).context("read the backup")?,
-        Some(last) => copy_as_of(&disk, last).map_err(|error| explain_moment(last, error))?,
+    let plan = match last {
+        None => plan_copy_of_stopped(&disk).context("read the backup")?,
+        Some(last) => plan_copy_as_of(&disk, last).map_err(|error| explain_moment(last, error))?,
     };
-    let lost_logs = copy.lost_logs.clone();
+    let lost_logs = plan.lost_logs.clone();
     let source = BackupSource {
         directory: backup.to_owned(),
         cluster_id: home.cluster_id().to_owned(),
-        copy,
+        plan,
         server: None,
         _lock: Some(home),
     };
@@ -413,7 +412,7 @@ pub fn restore(
         if last.is_some() {
             let journal = RealDisk::open(&target.journal()).context("open the new journal")?;
             let (clock, salt) = (Arc::new(OsClock), Uuid::new_v4().as_u64_pair().0);
-            carry_restatements(&disk, Arc::new(journal), &source.copy, clock, salt)?;
+            carry_restatements(&disk, Arc::new(journal), &source.plan, clock, salt)?;
         }
         open_once(&target.directory, &lost_logs).with_context(|| {
             if last.is_some() { NOT_ENOUGH } else { "open the restored directory" }
@@ -484,5 +483,67 @@ fn open_once(directory: &Path, lost_logs: &[LostLog]) -> anyhow::Result<()> {
     match from.map(|lost| lost.complete_from).max() {
         Some(from) => Err(incomplete(from)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    /// A directory that is removed when it is dropped.
+    struct TestFiles(PathBuf);
+
+    impl TestFiles {
+        fn new(name: &str) -> TestFiles {
+            let name = format!("freezeframe-backup-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            TestFiles(path)
+        }
+
+        /// Writes a file with a header, changed so long after 1970.
+        fn write(&self, name: &str, header: u8, changed: Duration) -> PathBuf {
+            let path = self.0.join(name);
+            fs::write(&path, [&[header; FILE_HEADER_BYTES][..], b"and more"].concat()).unwrap();
+            let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + changed);
+            File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+            path
+        }
+    }
+
+    impl Drop for TestFiles {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_is_the_same_by_its_length_time_and_header() {
+        let files = TestFiles::new("same");
+        let changed = Duration::new(1_800_000_000, 7);
+        let file = files.write("file", 1, changed);
+        let is_same = |before: &Path| is_same_file(&file, before, CopyMode::Copy).unwrap();
+        let twin = files.write("twin", 1, changed);
+        assert!(is_same(&twin));
+        // A nanosecond later, another salt, and more bytes.
+        assert!(!is_same(&files.write("later", 1, changed + Duration::from_nanos(1))));
+        assert!(!is_same(&files.write("header", 2, changed)));
+        fs::write(&twin, [1; FILE_HEADER_BYTES]).unwrap();
+        let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + changed);
+        File::options().write(true).open(&twin).unwrap().set_times(times).unwrap();
+        assert!(!is_same(&twin));
+        assert!(is_same_file(&file, &files.0.join("none"), CopyMode::Copy).is_err());
+    }
+
+    #[test]
+    fn a_link_to_the_source_is_no_copy_of_it() {
+        let files = TestFiles::new("link");
+        let file = files.write("file", 1, Duration::from_secs(1_800_000_000));
+        let link = files.0.join("link");
+        fs::hard_link(&file, &link).unwrap();
+        assert!(!is_same_file(&file, &link, CopyMode::Copy).unwrap());
+        assert!(is_same_file(&file, &link, CopyMode::Link).unwrap());
     }
 }

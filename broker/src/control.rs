@@ -21,6 +21,7 @@ use fileview::fuse::FuseMounts;
 pub use fileview::fuse::data_dir_of;
 use hlc::{Hlc, SysTime, WallMark};
 use serde::{Deserialize, Serialize};
+use storage::backup::JournalPoint;
 use storage::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use storage::timekeeper::Timekeeper;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -42,6 +43,8 @@ const CONNECTIONS_MAX: usize = 16;
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
 /// The time limit of the response to a backup: it waits for a round of maintenance, and for a sync.
 const BACKUP_RESPONSE_MAX: Duration = Duration::from_secs(600);
+/// A backup that runs longer is worth a warning, and another one after each such time.
+pub(crate) const BACKUP_LONG: Duration = Duration::from_secs(60 * 60);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -99,7 +102,7 @@ pub enum ControlResponse {
     Refused(String),
 }
 
-/// A [`BackupPoint`](storage::backup::BackupPoint), without its manifest.
+/// A [`JournalPoint`], without its manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackupPointDocument {
@@ -108,7 +111,7 @@ pub struct BackupPointDocument {
     /// The journal's end.
     end: u64,
     /// Every entry that will ever have a stamp up to it is below the end; as bits.
-    moment: u64,
+    frontier: u64,
     /// The last confirmed reading of the wall clock, in milliseconds since 1970.
     mark_ms: u64,
     /// True if it is still confirmed.
@@ -118,11 +121,7 @@ pub struct BackupPointDocument {
 /// A point that a server keeps while this exists.
 #[derive(Debug)]
 pub(crate) struct RemoteBackupPoint {
-    pub(crate) manifest: Manifest,
-    /// The journal's end.
-    pub(crate) end: u64,
-    pub(crate) moment: Hlc,
-    pub(crate) mark: WallMark,
+    pub(crate) point: JournalPoint,
     connection: UnixStream,
 }
 
@@ -247,16 +246,11 @@ pub(crate) fn begin_backup_if_running(
     reader.take(length).read_to_end(&mut bytes).context("read the server's manifest")?;
     let manifest = Manifest::decode(&bytes)
         .context("the server's manifest arrived incomplete: make the backup again")?;
-    Ok(Some(RemoteBackupPoint {
-        manifest,
-        end: document.end,
-        moment: Hlc::from_bits(document.moment),
-        mark: WallMark {
-            wall: SysTime(document.mark_ms),
-            is_confirmed: document.is_mark_confirmed,
-        },
-        connection: stream,
-    }))
+    let mark =
+        WallMark { wall: SysTime(document.mark_ms), is_confirmed: document.is_mark_confirmed };
+    let (end, frontier) = (document.end, Hlc::from_bits(document.frontier));
+    let point = JournalPoint { manifest, end, frontier, mark };
+    Ok(Some(RemoteBackupPoint { point, connection: stream }))
 }
 
 /// Sends a request; `None` if no server runs on `data_dir`.
@@ -409,28 +403,44 @@ async fn serve_backup(
     let begun_at = std::time::Instant::now();
     let begin = Arc::clone(engine);
     let begun = tokio::task::spawn_blocking(move || begin.core().maintenance().begin_backup());
-    let point = match begun.await? {
-        Ok(point) => point,
+    let begun = match begun.await? {
+        Ok(begun) => begun,
         Err(error) => {
             let refused = ControlResponse::Refused(format!("begin a backup: {error}"));
             return write_line(&mut writing, &refused, &[]).await;
         }
     };
-    tracing::info!(moment = %point.moment, "a backup has begun: no space is reclaimed until it ends");
+    let point = &begun.point;
+    let frontier = point.frontier;
+    tracing::info!(%frontier, "a backup has begun: no space is reclaimed until it ends");
     let manifest = point.manifest.encode();
     let document = BackupPointDocument {
         manifest_bytes: manifest.len() as u64,
         end: point.end,
-        moment: point.moment.bits(),
+        frontier: frontier.bits(),
         mark_ms: point.mark.wall.0,
         is_mark_confirmed: point.mark.is_confirmed,
     };
     write_line(&mut writing, &ControlResponse::Backup(document), &manifest).await?;
     // The client says nothing more.
-    let ended = reading.read(&mut [0]).await.map(drop);
-    let (moment, seconds) = (point.moment, begun_at.elapsed().as_secs());
-    drop(point);
-    tracing::info!(%moment, seconds, "a backup has ended");
+    let ended = loop {
+        match tokio::time::timeout(BACKUP_LONG, reading.read(&mut [0])).await {
+            Ok(ended) => break ended.map(drop),
+            Err(_) => {
+                let (engine, seconds) = (Arc::clone(engine), begun_at.elapsed().as_secs());
+                let look = move || engine.core().maintenance().backup_held_bytes();
+                let held_bytes = tokio::task::spawn_blocking(look).await?;
+                tracing::warn!(
+                    seconds,
+                    held_bytes,
+                    "a backup still runs: the server reclaims no space until it ends"
+                );
+            }
+        }
+    };
+    drop(begun);
+    let seconds = begun_at.elapsed().as_secs();
+    tracing::info!(%frontier, seconds, "a backup has ended");
     ended
 }
 

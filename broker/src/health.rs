@@ -12,7 +12,7 @@ use history_documents::{HealthFinding, HealthResponse};
 use rustix::process::{Resource, getrlimit};
 use storage::disk::VolumeBytes;
 
-use crate::control::ClockStatus;
+use crate::control::{BACKUP_LONG, ClockStatus};
 use crate::dynamic_settings::NamedTls;
 use crate::process;
 use crate::status::{ServerParts, ServerStatus};
@@ -207,6 +207,8 @@ fn contents(server: &ServerParts) -> Vec<HealthFinding> {
         ));
     }
     findings.push(pins(&server.engine));
+    let maintenance = server.engine.core().maintenance();
+    findings.extend(backup(maintenance.backup_age(), || maintenance.backup_held_bytes()));
     findings.extend(budgets(&server.engine));
     findings
 }
@@ -246,6 +248,18 @@ fn pins(engine: &Engine) -> HealthFinding {
     let finding =
         format!("{count}: {} holds what was there {past} ago, for {time_left} more", oldest.name);
     HealthFinding::ok("pins", finding)
+}
+
+/// A backup that has run for long, or hangs. `held_bytes` looks at the disk.
+fn backup(age: Option<Duration>, held_bytes: impl FnOnce() -> u64) -> Option<HealthFinding> {
+    let age = age.filter(|age| *age >= BACKUP_LONG)?;
+    let finding = format!(
+        "one has run for {}, and keeps {} MiB that would be free",
+        span(age),
+        held_bytes() >> 20
+    );
+    let help = "wait for it, or end `freezeframe backup`: until then, no space is reclaimed";
+    Some(HealthFinding::warning("backup", finding, help))
 }
 
 /// Budgets that an operator can raise and that are nearly full. The others come and go with what
@@ -353,6 +367,16 @@ mod tests {
         assert_eq!(level(Some(now - days(1))), Error);
         assert_eq!(level(None), Warning);
         assert_eq!(certificate("SSL", Some(now - days(2)), now).found, "SSL: it ended 2 days ago");
+    }
+
+    #[test]
+    fn a_backup_is_worth_a_look_once_it_has_run_for_an_hour() {
+        let look = |minutes: u64| backup(Some(Duration::from_secs(60 * minutes)), || 7 << 20);
+        assert_eq!(backup(None, || panic!("nobody asks the disk")), None);
+        assert_eq!(look(59), None);
+        let finding = look(125).unwrap();
+        assert_eq!(finding.level, Warning);
+        assert_eq!(finding.found, "one has run for 2 hours, and keeps 7 MiB that would be free");
     }
 
     #[test]

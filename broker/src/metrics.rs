@@ -340,6 +340,12 @@ fn encode_journal(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Resu
     page.gauge("freezeframe_block_bytes", "Bytes of old data in memory, that was read", bytes)?;
     page.counter("freezeframe_block_hits", "Reads of old data from memory", now(&blocks.hits))?;
     page.counter("freezeframe_block_loads", "Blocks of old data read", now(&blocks.loads))?;
+    let maintenance = server.engine.core().maintenance();
+    let age = maintenance.backup_age().map_or(0, |age| age.as_secs());
+    let help = "How long the oldest running backup has kept the server from reclaiming space";
+    page.gauge("freezeframe_backup_age_seconds", help, age)?;
+    let help = "Bytes of files that only a running backup still needs";
+    page.gauge("freezeframe_backup_held_bytes", help, maintenance.backup_held_bytes())?;
     let stopped = u64::from(server.engine.stop_reason().is_some());
     page.gauge("freezeframe_stopped", "Whether the store has stopped", stopped)
 }

@@ -12,7 +12,7 @@ use engine_core::log_history::earliest_bound;
 use engine_core::namespace::event;
 use engine_core::numbering::{GROUPS_LOG, NAMESPACE_LOG};
 use hlc::{Hlc, WallClock};
-use storage::backup::{AsOfError, JournalCopy, StoredLogEntry, entries_after};
+use storage::backup::{AsOfError, CopyPlan, StoredLogEntry, entries_after};
 use storage::disk::Disk;
 use storage::journal::RecoverError;
 use storage::{
@@ -35,7 +35,7 @@ pub enum CarryError {
     Append(String),
 }
 
-/// Appends to `target`, the copy that was made as of a moment, the restatements that `source` has
+/// Appends to `target`, the copy that was made by `plan` as of a moment, the restatements that `source` has
 /// after that moment. Returns how many events those are.
 ///
 /// # Errors
@@ -43,18 +43,18 @@ pub enum CarryError {
 pub fn carry_restatements(
     source: &dyn Disk,
     target: Arc<dyn Disk>,
-    copy: &JournalCopy,
+    plan: &CopyPlan,
     wall: Arc<dyn WallClock>,
     salt: u64,
 ) -> Result<usize, CarryError> {
-    let horizon = |log| copy.manifest.horizon(log);
+    let horizon = |log| plan.manifest.horizon(log);
     let logs = [NAMESPACE_LOG, GROUPS_LOG].into_iter();
     let logs: Vec<LogId> = logs.filter(|log| horizon(*log).start > Offset(0)).collect();
     if logs.is_empty() {
         return Ok(0);
     }
     let (mut restated, mut failed) = (Vec::new(), None);
-    entries_after(source, copy.last, &logs, &mut |entry| {
+    entries_after(source, plan.last, &logs, &mut |entry| {
         let bound = match entry.log {
             NAMESPACE_LOG => event::restated_bound(&entry.payload),
             _ => engine_groups::restated_bound(&entry.payload),

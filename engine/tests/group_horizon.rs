@@ -13,7 +13,7 @@ use engine::{Engine, EngineOptions, MaintenanceOptions, PinError, SeekError, Top
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use storage::backup::{AsOfError, copy_as_of, copy_file, finish_copy};
+use storage::backup::{AsOfError, copy_file, finish_copy, plan_copy_as_of};
 use storage::catalog::Catalog;
 use storage::disk::{Disk, DiskFault, MemoryDisk};
 use testkit::directory::TestDirectory;
@@ -299,7 +299,7 @@ impl GroupHorizonWorld {
         let recent: Vec<_> = recent.collect();
         let few = recent.iter().take(3).chain(recent.iter().rev().take(1));
         for (cut, state) in few {
-            let copy = match copy_as_of(&self.disk, cut.bound().previous()) {
+            let copy = match plan_copy_as_of(&self.disk, cut.bound().previous()) {
                 Ok(copy) => copy,
                 Err(AsOfError::Incomplete { .. }) => continue,
                 Err(error) => panic!("{cut:?}: {error}"),

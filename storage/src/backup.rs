@@ -24,37 +24,39 @@ use crate::index::latest_runs_range;
 use crate::journal::{SEGMENT_HEADER_BYTES, segment_name, segment_start};
 use crate::manifest::{Manifest, ManifestError};
 use crate::proof::{ProofError, ProofLocation, proof_start};
-use crate::sealed_segment::SegmentLayout;
-use crate::sorted_segment::{
-    SortedSegmentHeader, compacted_prefix_name, index_name, sorted_segment_name,
-};
+use crate::sorted_segment::{SortedSegmentHeader, index_name};
 use crate::storage_file::{StorageFile, list_files};
 use crate::timekeeper::{BoundError, BoundFile, BoundRecord};
 use as_of::copy_sorted_as_of;
-pub use as_of::{AsOfError, StoredLogEntry, copy_as_of, entries_after};
+pub use as_of::{AsOfError, StoredLogEntry, entries_after, plan_copy_as_of};
 
 /// The number of bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 
-/// A state of a running store that can be copied while the store goes on.
-#[derive(Debug)]
-pub struct BackupPoint {
+/// A state of a store that can be copied while the store goes on, as long as its files are kept.
+#[derive(Clone, Debug)]
+pub struct JournalPoint {
     /// The manifest at that point.
     pub manifest: Manifest,
     /// The journal's end: everything below it is on stable storage.
     pub end: u64,
     /// Every entry that will ever have a stamp up to it is below the end.
-    pub moment: Hlc,
+    pub frontier: Hlc,
     /// The last confirmed reading of the wall clock.
     pub mark: WallMark,
-    /// Keeps the files.
+}
+
+/// A point of a running store, which keeps its files while this exists.
+#[derive(Debug)]
+pub struct BackupPoint {
+    pub point: JournalPoint,
     #[expect(dead_code, reason = "its drop ends it")]
     pub(crate) hold: FilesHold,
 }
 
 /// A copy of a journal that is to be made.
 #[derive(Clone, Debug)]
-pub struct JournalCopy {
+pub struct CopyPlan {
     /// All files but the manifest and the bound file.
     pub files: Vec<CopiedFile>,
     /// The manifest.
@@ -117,30 +119,15 @@ pub enum CopyError {
     Storage(#[from] StorageError),
 }
 
-impl BackupPoint {
-    /// The copy to make.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub fn copy(&self, disk: &dyn Disk) -> Result<JournalCopy, StorageError> {
-        copy_up_to(disk, self.manifest.clone(), self.end, self.moment, self.mark)
-    }
-}
-
-/// The copy of a running store that ends at `end`, with everything up to `moment`.
+/// Plans the copy of a running store that ends at a point.
 ///
 /// # Errors
 /// The disk fails, or the journal is corrupt behind what is indexed.
-pub fn copy_up_to(
-    disk: &dyn Disk,
-    manifest: Manifest,
-    end: u64,
-    moment: Hlc,
-    mark: WallMark,
-) -> Result<JournalCopy, StorageError> {
+pub fn plan_copy(disk: &dyn Disk, point: &JournalPoint) -> Result<CopyPlan, StorageError> {
+    let JournalPoint { manifest, end, frontier, mark } = point.clone();
     let files = files_up_to(disk, &manifest, end, manifest.indexed_to)?;
     let last = as_of::last_stamp_of_newest_segment(disk, manifest.indexed_to, end)?;
-    let last = moment.max(last);
+    let last = frontier.max(last);
     let bound = BoundRecord {
         bound: last.next(),
         synced_to: end,
@@ -148,19 +135,19 @@ pub fn copy_up_to(
         mark,
         ..BoundRecord::default()
     };
-    Ok(JournalCopy { files, manifest, bound, last, lost_logs: Vec::new() })
+    Ok(CopyPlan { files, manifest, bound, last, lost_logs: Vec::new() })
 }
 
-/// The copy of a store that is stopped, and stays so while the copy is made.
+/// Plans the copy of a store that is stopped, and stays so while the copy is made.
 ///
 /// # Errors
 /// [`CopyError`].
-pub fn copy_of_stopped(disk: &dyn Disk) -> Result<JournalCopy, CopyError> {
+pub fn plan_copy_of_stopped(disk: &dyn Disk) -> Result<CopyPlan, CopyError> {
     let manifest = Manifest::read(disk)?;
     let bound = BoundFile::read(disk)?.ok_or(CopyError::NoBound)?;
     let files = files_up_to(disk, &manifest, u64::MAX, manifest.indexed_to)?;
     let last = bound.bound.previous();
-    Ok(JournalCopy { files, manifest, bound, last, lost_logs: Vec::new() })
+    Ok(CopyPlan { files, manifest, bound, last, lost_logs: Vec::new() })
 }
 
 /// The files of a journal that ends at `end` and is proved up to `proved_to`, but for the manifest
@@ -174,14 +161,7 @@ fn files_up_to(
     let names = list_files(disk)?;
     let whole = |name: String, is_soft| CopiedFile { name, content: CopiedContent::Whole, is_soft };
     let mut files = Vec::new();
-    let prefixes = manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
-    let prefixes =
-        prefixes.map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation));
-    let segments = manifest.segments.iter().map(|segment| match segment.layout {
-        SegmentLayout::Journal => segment_name(segment.start),
-        SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
-    });
-    for name in segments.chain(prefixes) {
+    for name in manifest.data_files() {
         let index = index_name(&name);
         files.push(whole(name, false));
         files.push(whole(index, true));
@@ -285,14 +265,14 @@ pub fn copy_file(
 ///
 /// # Errors
 /// The disk fails or is full.
-pub fn finish_copy(disk: &dyn Disk, copy: &JournalCopy) -> Result<(), StorageError> {
-    for (name, bytes) in copy.own_files() {
+pub fn finish_copy(disk: &dyn Disk, plan: &CopyPlan) -> Result<(), StorageError> {
+    for (name, bytes) in plan.own_files() {
         let file = StorageFile::create_or_replace(disk, name)?;
         file.write_at(&bytes, 0)?;
         file.sync()?;
     }
     disk.sync_directory()?;
-    for file in &copy.files {
+    for file in &plan.files {
         if let CopiedContent::SortedAsOf { header, is_proved: true, .. } = &file.content {
             as_of::prove_sorted(disk, &file.name, header.start..header.end)?;
         }
@@ -300,7 +280,7 @@ pub fn finish_copy(disk: &dyn Disk, copy: &JournalCopy) -> Result<(), StorageErr
     Ok(())
 }
 
-impl JournalCopy {
+impl CopyPlan {
     /// The manifest and the bound file, with their contents.
     pub fn own_files(&self) -> [(&'static str, Vec<u8>); 2] {
         let bound = BoundRecord { sequence: 1, ..self.bound };

@@ -23,14 +23,12 @@ use crate::history::{HistoryError, open_latest_run_tables};
 use crate::index::{BlockCache, latest_runs_range};
 use crate::journal::{
     FRAME_BYTES, FrameError, FrameReader, JournalCorruption, JournalScanItem, RecoverError,
-    SEGMENT_HEADER_BYTES, ScannedFrame, SegmentHeader, segment_name, segment_start,
+    SEGMENT_HEADER_BYTES, ScannedFrame, SegmentHeader, segment_start,
 };
 use crate::manifest::{MANIFEST_FILE, Manifest, ManifestError};
 use crate::proof::{VerifyingKey, proof_start};
 use crate::sealed_segment::SegmentLayout;
-use crate::sorted_segment::{
-    compacted_prefix_name, index_name, is_index_name, is_sorted_segment_name, sorted_segment_name,
-};
+use crate::sorted_segment::{index_name, is_index_name, is_sorted_segment_name};
 use crate::space_reserve::RESERVE_FILE;
 use crate::storage_file::{StorageFile, list_files};
 use crate::timekeeper::{BOUND_FILE, BoundError, BoundFile, BoundRecord};
@@ -313,8 +311,8 @@ fn conclude(
     });
     let filed = manifest.segments.iter().filter_map(|segment| match segment.layout {
         SegmentLayout::Journal => None,
-        SegmentLayout::Sorted { generation } => {
-            let file = sorted_segment_name(segment.start, generation);
+        SegmentLayout::Sorted { .. } => {
+            let file = segment.data_name();
             Some(ProvableFile { file, span: segment.start..segment.end, is_sorted: true })
         }
     });
@@ -332,14 +330,7 @@ fn conclude(
 /// Files of the directory that nothing names.
 fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> Result<Vec<String>, StorageError> {
     let mut referenced: BTreeSet<String> = BTreeSet::new();
-    let segments = manifest.segments.iter().map(|segment| match segment.layout {
-        SegmentLayout::Journal => segment_name(segment.start),
-        SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
-    });
-    let bases = manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
-    for data in segments.chain(
-        bases.map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation)),
-    ) {
+    for data in manifest.data_files() {
         referenced.insert(index_name(&data));
         referenced.insert(data);
     }
@@ -518,7 +509,7 @@ impl JournalCheck {
             match below.remove(&segment.start) {
                 Some(file) => expected.push(SegmentFile { next: Some(segment.end), ..file }),
                 None => {
-                    let file = segment_name(segment.start);
+                    let file = segment.data_name();
                     self.report.problem(HistoryError::MissingFile { file }.to_string());
                 }
             }

@@ -24,9 +24,10 @@ mod sorting;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use hlc::SysTime;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
@@ -40,6 +41,7 @@ use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::proof::{FrameLeaves, SigningKey};
 use crate::sealed_segment::SealedSegments;
 use crate::space_reserve::SpaceReserve;
+use crate::storage_file::StorageFile;
 use crate::timekeeper::Timekeeper;
 pub(crate) use loading::open_latest_run_tables;
 use log_removal::LogRemovalAttempt;
@@ -131,8 +133,8 @@ pub(crate) struct SealedHistory {
     unreferenced_files: Mutex<Vec<String>>,
     indexing_queue: Mutex<IndexingQueue>,
     changed: Condvar,
-    /// The number of backups in progress, which need the files as they are.
-    holds: AtomicUsize,
+    /// When the backups in progress began. They need the files as they are.
+    holds: Mutex<Vec<SysTime>>,
     /// Held while maintenance runs.
     maintenance_lock: Mutex<()>,
     /// True if proofs are written: up to `proved_to`, and signed by `signing_key`.
@@ -185,25 +187,30 @@ struct ReclaimState {
 }
 
 /// Keeps data files, and the space in them, while it exists.
-pub(crate) struct FilesHold(Arc<SealedHistory>);
+pub(crate) struct FilesHold {
+    history: Arc<SealedHistory>,
+    begun: SysTime,
+}
 
 impl std::fmt::Debug for FilesHold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FilesHold").finish_non_exhaustive()
+        f.debug_struct("FilesHold").field("begun", &self.begun).finish_non_exhaustive()
     }
 }
 
 impl Drop for FilesHold {
     fn drop(&mut self) {
-        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+        let mut holds = self.history.holds.lock();
+        let position = holds.iter().position(|begun| *begun == self.begun);
+        holds.swap_remove(position.expect("it was added, and ends once"));
     }
 }
 
 impl SealedHistory {
-    /// Keeps the files that the manifest names now or later, until the result is dropped.
-    pub(crate) fn hold_files(self: &Arc<SealedHistory>) -> FilesHold {
-        self.holds.fetch_add(1, Ordering::AcqRel);
-        let hold = FilesHold(Arc::clone(self));
+    /// Keeps the files that the manifest names `now` or later, until the result is dropped.
+    pub(crate) fn hold_files(self: &Arc<SealedHistory>, now: SysTime) -> FilesHold {
+        self.holds.lock().push(now);
+        let hold = FilesHold { history: Arc::clone(self), begun: now };
         // A round that began before has ended then.
         drop(self.reclaim_state.lock());
         hold
@@ -211,7 +218,22 @@ impl SealedHistory {
 
     /// Returns true if a backup needs the files as they are.
     fn is_held(&self) -> bool {
-        self.holds.load(Ordering::Acquire) > 0
+        !self.holds.lock().is_empty()
+    }
+
+    /// When the oldest backup in progress began.
+    pub(crate) fn oldest_hold(&self) -> Option<SysTime> {
+        self.holds.lock().iter().min().copied()
+    }
+
+    /// The bytes of files that nothing names any more, and that are there for a backup alone.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        if !self.is_held() {
+            return 0;
+        }
+        let names = self.unreferenced_files.lock().clone();
+        let length = |name: &String| StorageFile::open(&*self.disk, name)?.length();
+        names.iter().filter_map(|name| length(name).ok()).sum()
     }
 
     /// The manifest as it is now.

@@ -21,7 +21,9 @@ use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
 use crate::index::LogTip;
+use crate::journal::segment_name;
 use crate::sealed_segment::SegmentLayout;
+use crate::sorted_segment::{compacted_prefix_name, sorted_segment_name};
 use crate::storage_file::StorageFile;
 pub(crate) use edit::{ManifestChange, ManifestEdit};
 use edit::{PAGE_BYTES, apply_edits, apply_readable};
@@ -114,6 +116,16 @@ pub struct ManifestSegment {
     pub layout: SegmentLayout,
 }
 
+impl ManifestSegment {
+    /// The name of its data file.
+    pub fn data_name(&self) -> String {
+        match self.layout {
+            SegmentLayout::Journal => segment_name(self.start),
+            SegmentLayout::Sorted { generation } => sorted_segment_name(self.start, generation),
+        }
+    }
+}
+
 /// The content of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
@@ -153,6 +165,17 @@ pub enum ManifestError {
 impl Manifest {
     pub fn horizon(&self, log: LogId) -> LogHorizon {
         self.logs.get(&log).copied().unwrap_or_default()
+    }
+
+    /// The names of the compacted prefixes.
+    pub(crate) fn prefix_names(&self) -> impl Iterator<Item = String> + '_ {
+        let prefixes = self.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
+        prefixes.map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation))
+    }
+
+    /// The names of all data files.
+    pub fn data_files(&self) -> impl Iterator<Item = String> + '_ {
+        self.segments.iter().map(ManifestSegment::data_name).chain(self.prefix_names())
     }
 
     /// The place of the sealed segment that begins at `start`, or where it would be inserted.

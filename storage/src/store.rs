@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use hlc::{ClockOptions, Cut, Hlc};
+use hlc::{ClockOptions, Cut, Hlc, SysTime};
 use parking_lot::Mutex;
 
-use crate::backup::BackupPoint;
+use crate::backup::{BackupPoint, JournalPoint};
 use crate::data_cache::DataCache;
 use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
@@ -258,14 +258,25 @@ impl<S: AppendStage> Store<S> {
     /// The store has stopped, or is closing.
     pub fn begin_backup(&self) -> Result<BackupPoint, StorageError> {
         let history = &self.shared.history;
-        let hold = history.hold_files();
+        let hold = history.hold_files(self.timekeeper.wall_now());
         // First, so that it names nothing behind the end.
         let manifest = history.manifest();
-        let moment = self.timekeeper.frontier();
+        let frontier = self.timekeeper.frontier();
         self.sync()?;
         let end = self.shared.stats.synced_to.load(Ordering::Acquire);
         assert!(manifest.indexed_to <= end, "what is indexed is on stable storage");
-        Ok(BackupPoint { manifest, end, moment, mark: self.timekeeper.durable_mark(), hold })
+        let point = JournalPoint { manifest, end, frontier, mark: self.timekeeper.durable_mark() };
+        Ok(BackupPoint { point, hold })
+    }
+
+    /// When the oldest backup began of those that have not ended.
+    pub fn oldest_backup(&self) -> Option<SysTime> {
+        self.shared.history.oldest_hold()
+    }
+
+    /// The bytes of files that are kept for backups alone. It looks at the disk.
+    pub fn backup_held_bytes(&self) -> u64 {
+        self.shared.history.held_bytes()
     }
 
     /// Reclaims the space of what was removed or replaced before the last call.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hlc::{Cut, Hlc, ManualClock, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
-use storage::backup::{AsOfError, BackupPoint, JournalCopy};
+use storage::backup::{AsOfError, BackupPoint, CopyPlan, plan_copy};
 use storage::disk::{Disk, MemoryDisk};
 use storage::index::LogTip;
 use storage::manifest::LogHorizon;
@@ -364,7 +364,7 @@ fn plain_questions() -> Vec<LogModelQuery> {
 
 /// Makes a copy, and opens it: it has to answer as `model` does, but for logs that it has lost.
 fn check_copy(
-    (disk, copy): (&MemoryDisk, &JournalCopy),
+    (disk, copy): (&MemoryDisk, &CopyPlan),
     model: &LogModel,
     (options, clock): (Options, &Arc<ManualClock>),
 ) {
@@ -426,7 +426,7 @@ proptest! {
         let mut backups: Vec<(BackupPoint, LogModel)> = Vec::new();
         let copy_all = |backups: &mut Vec<(BackupPoint, LogModel)>| {
             for (point, model) in backups.drain(..) {
-                let copy = point.copy(&disk).unwrap();
+                let copy = plan_copy(&disk, &point.point).unwrap();
                 check_copy((&disk, &copy), &model, (options, &clock));
             }
         };
@@ -505,7 +505,7 @@ proptest! {
         let mut stamps: Vec<Hlc> = model.iter().flat_map(|log| log.values()).map(|entry| entry.stamp).collect();
         stamps.sort_unstable();
         for last in stamps.iter().step_by(1 + stamps.len() / 8) {
-            match storage::backup::copy_as_of(&disk, *last) {
+            match storage::backup::plan_copy_as_of(&disk, *last) {
                 Ok(copy) => check_copy((&disk, &copy), &model_as_of(&model, *last), (options, &clock)),
                 Err(AsOfError::Incomplete { .. }) => {
                     let horizons = horizons.iter();

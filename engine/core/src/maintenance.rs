@@ -71,6 +71,17 @@ impl CoreMaintenance<'_> {
         self.core.store.begin_backup()
     }
 
+    /// How long the oldest backup runs of those that have not ended.
+    pub fn backup_age(self) -> Option<Duration> {
+        let begun = self.core.store.oldest_backup()?;
+        Some(Duration::from_millis(self.core.wall_now().0.saturating_sub(begun.0)))
+    }
+
+    /// The bytes of files that are kept for backups alone. It looks at the disk.
+    pub fn backup_held_bytes(self) -> u64 {
+        self.core.store.backup_held_bytes()
+    }
+
     /// Filters `logs` to those that are in use.
     pub fn logs_in_use(self, logs: impl IntoIterator<Item = LogId>) -> Vec<LogId> {
         let namespace = self.core.shared.namespace.read();

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hlc::{Hlc, UserTime};
 
-use super::{
-    CopiedContent, CopiedFile, CopyError, JournalCopy, LostLog, files_up_to, open_segments,
-};
+use super::{CopiedContent, CopiedFile, CopyError, CopyPlan, LostLog, files_up_to, open_segments};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
@@ -33,7 +31,7 @@ use crate::proof::{
 use crate::sealed_segment::SegmentLayout;
 use crate::sorted_segment::{
     SORTED_FRAME_HEADER_BYTES, SortedFrame, SortedFrameReader, SortedScanItem, SortedSegmentHeader,
-    SortedSegmentScanner, index_name, sorted_segment_name,
+    SortedSegmentScanner, index_name,
 };
 use crate::storage_file::{StorageFile, list_files};
 use crate::timekeeper::{BoundFile, BoundRecord};
@@ -65,11 +63,11 @@ impl From<StorageError> for AsOfError {
     }
 }
 
-/// The copy of a stopped store that has what was stamped up to `last`, and nothing later.
+/// Plans the copy of a stopped store that has what was stamped up to `last`, and nothing later.
 ///
 /// # Errors
 /// [`AsOfError`].
-pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> {
+pub fn plan_copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<CopyPlan, AsOfError> {
     let manifest = Manifest::read(disk).map_err(CopyError::from)?;
     let known = BoundFile::read(disk).map_err(CopyError::from)?.ok_or(CopyError::NoBound)?;
     if last >= known.bound {
@@ -105,7 +103,7 @@ pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> 
     if let CopyEnd::Sealed { segment, end } = cut
         && end > segment.start
     {
-        let name = data_name(&segment);
+        let name = segment.data_name();
         let content = match segment.layout {
             SegmentLayout::Journal => {
                 CopiedContent::Beginning(SEGMENT_HEADER_BYTES + end - segment.start)
@@ -132,7 +130,7 @@ pub fn copy_as_of(disk: &dyn Disk, last: Hlc) -> Result<JournalCopy, AsOfError> 
         clean: false,
         ..known
     };
-    Ok(JournalCopy { files, manifest, bound, last, lost_logs })
+    Ok(CopyPlan { files, manifest, bound, last, lost_logs })
 }
 
 /// The place at which a copy ends.
@@ -190,13 +188,6 @@ fn complete_from(horizon: &LogHorizon) -> Hlc {
     horizon.lost_to.max(compacted).max(horizon.released_tip.stamp)
 }
 
-fn data_name(segment: &ManifestSegment) -> String {
-    match segment.layout {
-        SegmentLayout::Journal => segment_name(segment.start),
-        SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
-    }
-}
-
 /// The search for the first frame after a stamp, and, on the way, for frames of some logs.
 struct FrameSearch {
     last: Hlc,
@@ -231,7 +222,7 @@ impl FrameSearch {
     ) -> Result<Option<CopyEnd>, StorageError> {
         let cache = Arc::new(BlockCache::new(0));
         for segment in &manifest.segments {
-            let data = data_name(segment);
+            let data = segment.data_name();
             let index = SegmentIndex::open(disk, &index_name(&data), segment.start, &cache)?;
             if let Some(index) = index.filter(|index| index.header.last_stamp <= self.last) {
                 match self.find_logs(&index) {
@@ -342,7 +333,7 @@ pub fn entries_after(
     };
     let cache = Arc::new(BlockCache::new(0));
     for segment in &manifest.segments {
-        let name = data_name(segment);
+        let name = segment.data_name();
         let index = SegmentIndex::open(disk, &index_name(&name), segment.start, &cache)?;
         if index.is_some_and(|index| index.header.last_stamp <= last) {
             continue;

@@ -17,12 +17,12 @@ use crate::index::{
     BlockCache, IndexEntry, IndexRun, LatestRun, LatestRunTable, LogTip, RunLinks, RunLocation,
     SegmentIndex,
 };
-use crate::journal::{SEGMENT_HEADER_BYTES, padded, segment_name};
+use crate::journal::{SEGMENT_HEADER_BYTES, padded};
 use crate::manifest::{LogHorizon, Manifest};
 use crate::sealed_segment::SegmentLayout;
 use crate::sorted_segment::{
     SORTED_FRAME_HEADER_BYTES, SORTED_HEADER_BYTES, SortedSegmentHeader, compacted_prefix_name,
-    index_name, sorted_segment_name,
+    index_name,
 };
 use crate::storage_file::StorageFile;
 
@@ -81,15 +81,12 @@ impl<'a> IndexCheck<'a> {
         let mut indexes = IndexCheck { disk, cache, usable, count: 0, problems };
         let mut trail = LogProgress::new(manifest);
         for segment in &manifest.segments {
-            let (data, kind) = match segment.layout {
-                SegmentLayout::Journal => {
-                    (segment_name(segment.start), IndexKind::Segment(segment.start))
-                }
-                SegmentLayout::Sorted { generation } => {
-                    (sorted_segment_name(segment.start, generation), IndexKind::Sorted)
-                }
+            let kind = match segment.layout {
+                SegmentLayout::Journal => IndexKind::Segment(segment.start),
+                SegmentLayout::Sorted { .. } => IndexKind::Sorted,
             };
-            let (name, start, end) = (index_name(&data), segment.start, segment.end);
+            let (start, end) = (segment.start, segment.end);
+            let name = index_name(&segment.data_name());
             let expected = ExpectedIndex { name, start, end, kind };
             match indexes.take(&expected, &manifest.logs, progress)? {
                 None => trail.add_unread(segment.start..segment.end),
@@ -152,11 +149,7 @@ impl<'a> IndexCheck<'a> {
         manifest: &Manifest,
     ) -> Result<Option<SegmentIndex>, StorageError> {
         let Some(segment) = manifest.segments.last() else { return Ok(None) };
-        let data = match segment.layout {
-            SegmentLayout::Journal => segment_name(segment.start),
-            SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
-        };
-        self.open_for(&data, segment.start)
+        self.open_for(&segment.data_name(), segment.start)
     }
 
     /// Reports that blocks of an index are corrupt.

@@ -22,7 +22,7 @@ use crate::manifest::Manifest;
 use crate::sealed_segment::SegmentLayout;
 use crate::sorted_segment::{
     SORTED_HEADER_BYTES, SortedFrame, SortedFrameReader, SortedScanItem, SortedSegmentHeader,
-    compacted_prefix_name, sorted_segment_name,
+    compacted_prefix_name,
 };
 use crate::storage_file::StorageFile;
 
@@ -46,7 +46,7 @@ pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
             let (start, end, generation_64) = (segment.start, segment.end, u64::from(generation));
             let expected = SortedSegmentHeader { start, end, generation: generation_64, log: None };
             Some(ExpectedSortedFile {
-                name: sorted_segment_name(segment.start, generation),
+                name: segment.data_name(),
                 expected_frames: ExpectedFrames::Subset,
                 span: segment.start..segment.end,
                 ends: None,

@@ -1,7 +1,7 @@
 //! Opening the sealed part of the store: the manifest, and the segments that it names.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
@@ -25,7 +25,6 @@ use crate::proof::remove_superseded;
 use crate::sealed_segment::{SealedSegment, SealedSegments, SegmentFiles, SegmentLayout};
 use crate::sorted_segment::{
     SORTED_HEADER_BYTES, SortedSegmentHeader, compacted_prefix_name, index_name,
-    sorted_segment_name,
 };
 use crate::space_reserve::SpaceReserve;
 use crate::storage_file::{StorageFile, list_files, remove_file};
@@ -160,7 +159,7 @@ impl HistoryBuilder {
         let data = match listed.layout {
             SegmentLayout::Journal => open_journal_segment(disk, listed.start)?,
             SegmentLayout::Sorted { generation } => {
-                let (name, log) = (sorted_segment_name(listed.start, generation), None);
+                let (name, log) = (listed.data_name(), None);
                 let (start, end, generation) = (listed.start, listed.end, u64::from(generation));
                 open_sorted_segment(
                     disk,
@@ -376,7 +375,7 @@ impl HistoryBuilder {
             unreferenced_files: Mutex::default(),
             indexing_queue: Mutex::new(IndexingQueue::default()),
             changed: Condvar::new(),
-            holds: AtomicUsize::new(0),
+            holds: Mutex::default(),
             maintenance_lock: Mutex::default(),
             manifest_sequence,
             proves: options.proofs,
