@@ -14,6 +14,8 @@ pub use identity::{DirectoryIdentity, IdentityError};
 
 /// The version of the on-disk format that this code reads and writes.
 pub const FORMAT_VERSION: u32 = 7;
+/// The version of this program, which the identity file names.
+const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
 const IDENTITY_FILE: &str = "FREEZEFRAME";
 const LOCK_FILE: &str = "LOCK";
 /// The key that keyed hashes follow from.
@@ -40,12 +42,15 @@ pub enum DataDirectoryError {
     },
     /// It was written by another version.
     #[error(
-        "the data directory {directory} has format {found}, and this program reads format {FORMAT_VERSION}: use the version that wrote it"
+        "the data directory {directory} has format {found}, and this program, freezeframe {PROGRAM_VERSION}, reads format {FORMAT_VERSION}; nothing was changed. {}",
+        format_remedy(found, program.as_deref())
     )]
     Version {
         directory: PathBuf,
         /// Its format.
         found: String,
+        /// The version of the program that gave it this format, if it says so.
+        program: Option<String>,
     },
     /// It is not a data directory of ours.
     #[error(
@@ -162,6 +167,13 @@ impl DataDirectory {
         let is_free = || is_vacant(directory).map_err(disk("list the data directory"));
         if !is_settled && !is_there(&temporary(&identity))? && !is_free()? {
             return Err(DataDirectoryError::NotEmpty { directory: directory.to_owned() });
+        }
+        // A directory of another format stays as it is, the lock file too.
+        if is_settled
+            && let Err(error @ DataDirectoryError::Version { .. }) =
+                read_identity(directory, &identity)
+        {
+            return Err(error);
         }
         let lock = Some(lock(directory)?);
         let stored = if is_settled {
@@ -382,6 +394,18 @@ impl DataDirectory {
     }
 }
 
+/// What to do about a directory of another format.
+fn format_remedy(found: &str, program: Option<&str>) -> String {
+    let program = match program {
+        Some(program) => format!("freezeframe {program} or later"),
+        None => "the version that wrote it".to_owned(),
+    };
+    if found.parse::<u32>().is_ok_and(|found| found < FORMAT_VERSION) {
+        return format!("Run {program}: docs/FORMAT.md says which formats are upgraded");
+    }
+    format!("Run {program}, or restore the backup that was made before the upgrade")
+}
+
 /// Refuses a directory of another user, also as root: its owner could put a link or another file in
 /// place of any.
 fn check_owner(directory: &Path) -> Result<(), DataDirectoryError> {
@@ -484,8 +508,8 @@ fn read_identity(
         source,
     })?;
     DirectoryIdentity::decode(&bytes).map_err(|error| match error {
-        IdentityError::Format(found) => {
-            DataDirectoryError::Version { directory: directory(), found }
+        IdentityError::Format { found, program } => {
+            DataDirectoryError::Version { directory: directory(), found, program }
         }
         IdentityError::Corrupt => DataDirectoryError::Identity { directory: directory() },
     })

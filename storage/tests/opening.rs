@@ -300,6 +300,21 @@ fn a_data_directory_of_another_version_is_refused() {
         Err(DataDirectoryError::Version { found, .. }) => assert_eq!(found, "1"),
         other => panic!("{other:?}"),
     }
+    // Of a later one, the lock file stays as it is too, and the error says what to run.
+    fs::write(directory.path().join("LOCK"), "1\n").unwrap();
+    let later = "format 8\nname c1\nprogram 99.1.0\n";
+    fs::write(directory.path().join("FREEZEFRAME"), later).unwrap();
+    for opened in [
+        DataDirectory::open(directory.path(), String::new),
+        DataDirectory::open_existing(directory.path()),
+    ] {
+        let error = opened.unwrap_err().to_string();
+        for words in ["format 8", "format 7", "freezeframe 99.1.0 or later", "the backup"] {
+            assert!(error.contains(words), "{error}");
+        }
+    }
+    assert_eq!(fs::read_to_string(directory.path().join("LOCK")).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(directory.path().join("FREEZEFRAME")).unwrap(), later);
     for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 7\n", b"format 7\ncluster \n"] {
         fs::write(directory.path().join("FREEZEFRAME"), damaged).unwrap();
         assert_identity_is_corrupt(&directory);

@@ -1,10 +1,11 @@
 //! `freezeframe serve`: runs the server.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use broker::{Config, ConfigSources};
+use storage::{DataDirectory, DataDirectoryError};
 
 use crate::output::{self, UsageError};
 
@@ -41,7 +42,7 @@ Examples:
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     settings: SettingArgs,
-    /// Check the settings, and do not serve
+    /// Check the settings and the format of the data directory, and do not serve
     #[arg(long)]
     check: bool,
     /// Shut down when standard input ends, which means that the process at its other end has ended
@@ -108,6 +109,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     if args.check {
         config.warnings.iter().for_each(|warning| output::note(warning));
         let given = config.settings.iter().filter(|setting| setting.origin.is_some()).count();
+        check_format(&config.data_dir)?;
         output::note(&format!("the settings are valid; {given} given, the others have defaults"));
         return Ok(());
     }
@@ -122,6 +124,17 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
             .and_then(|()| stdout.flush())
             .context("write to standard output")
     })
+}
+
+/// Refuses a data directory that this program could not open. One that is not there yet, or is
+/// another user's, is no problem of the settings.
+fn check_format(data_dir: &Path) -> anyhow::Result<()> {
+    match DataDirectory::read_cluster_id(data_dir) {
+        Err(error @ (DataDirectoryError::Version { .. } | DataDirectoryError::Identity { .. })) => {
+            Err(error.into())
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// The kernel closes the pipe however the parent ends, so this also detects a parent that was

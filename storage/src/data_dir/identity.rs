@@ -1,9 +1,11 @@
-//! The text of the identity file: the format, the cluster, and a checksum of both.
+//! The text of the identity file: the format, the cluster, the program that wrote it, and a checksum
+//! of all that.
 
-use super::FORMAT_VERSION;
+use super::{FORMAT_VERSION, PROGRAM_VERSION};
 
 const FORMAT: &str = "format ";
 const CLUSTER: &str = "cluster ";
+const PROGRAM: &str = "program ";
 const CHECKSUM: &str = "checksum ";
 
 /// The content of an identity file.
@@ -18,8 +20,14 @@ pub struct DirectoryIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The directory has another format.
-    #[error("the data directory has format {0}, and this program reads format {FORMAT_VERSION}")]
-    Format(String),
+    #[error(
+        "the data directory has format {found}, and this program reads format {FORMAT_VERSION}"
+    )]
+    Format {
+        found: String,
+        /// The version of the program that wrote the file, if it says so.
+        program: Option<String>,
+    },
     /// The bytes are not what was written.
     #[error("the checksum does not match, or lines are missing")]
     Corrupt,
@@ -28,7 +36,9 @@ pub enum IdentityError {
 impl DirectoryIdentity {
     /// The text of the file of a directory of this format.
     pub fn encode(cluster_id: &str) -> String {
-        let lines = format!("{FORMAT}{FORMAT_VERSION}\n{CLUSTER}{cluster_id}\n");
+        let lines = format!(
+            "{FORMAT}{FORMAT_VERSION}\n{CLUSTER}{cluster_id}\n{PROGRAM}{PROGRAM_VERSION}\n"
+        );
         let checksum = checksum_line(&lines);
         lines + &checksum
     }
@@ -47,7 +57,8 @@ impl DirectoryIdentity {
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
         let format = field(FORMAT).ok_or(IdentityError::Corrupt)?;
         if format != FORMAT_VERSION.to_string() {
-            return Err(IdentityError::Format(format.to_owned()));
+            let (found, program) = (format.to_owned(), field(PROGRAM).map(str::to_owned));
+            return Err(IdentityError::Format { found, program });
         }
         let cluster_id = field(CLUSTER).filter(|id| !id.is_empty());
         let cluster_id = cluster_id.ok_or(IdentityError::Corrupt)?.to_owned();
@@ -84,7 +95,8 @@ mod tests {
     #[test]
     fn an_identity_reads_as_it_was_written() {
         let text = DirectoryIdentity::encode("Zm9v-cluster");
-        assert!(text.starts_with("format 7\ncluster Zm9v-cluster\nchecksum "), "{text}");
+        let lines = format!("format 7\ncluster Zm9v-cluster\nprogram {PROGRAM_VERSION}\nchecksum ");
+        assert!(text.starts_with(&lines), "{text}");
         let expected =
             DirectoryIdentity { cluster_id: "Zm9v-cluster".to_owned(), has_checksum: true };
         assert_eq!(decode(&text), Ok(expected));
@@ -135,10 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_of_another_format_is_named() {
-        let lines = "format 8\nname c1\n";
-        for text in [lines.to_owned(), format!("{lines}{}", checksum_line(lines))] {
-            assert_eq!(decode(&text), Err(IdentityError::Format("8".to_owned())));
+    fn an_identity_of_another_format_is_named_with_its_program() {
+        for (more, program) in [("", None), ("program 9.1.0\n", Some("9.1.0".to_owned()))] {
+            let lines = format!("format 8\nname c1\n{more}");
+            let expected = IdentityError::Format { found: "8".to_owned(), program };
+            for text in [lines.clone(), format!("{lines}{}", checksum_line(&lines))] {
+                assert_eq!(decode(&text), Err(expected.clone()));
+            }
         }
     }
 }

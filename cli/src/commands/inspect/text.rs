@@ -25,7 +25,7 @@ pub(super) fn print_identity(
     let decoded = DirectoryIdentity::decode(&bytes);
     let corrupt = match &decoded {
         Err(error @ IdentityError::Corrupt) => Some(error.to_string()),
-        Ok(_) | Err(IdentityError::Format(_)) => None,
+        Ok(_) | Err(IdentityError::Format { .. }) => None,
     };
     match identity(&bytes) {
         Some(lines) => {
