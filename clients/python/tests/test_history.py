@@ -42,6 +42,13 @@ def test_what_is_no_moment_is_refused_by_the_server(server: ff.Server, text: str
     assert refused.value.code == "bad_moment"
 
 
+def test_any_document_can_be_asked(server: ff.Server) -> None:
+    assert server.ask({"op": "health"})["version"] == ff.__version__
+    with pytest.raises(ff.RequestError) as refused:
+        server.ask({"op": "nothing"})
+    assert refused.value.code == "bad_request"
+
+
 def test_a_cut_has_the_ends_of_its_moment_for_ever(server: ff.Server, topics: Topics, name: str) -> None:
     topics.create(name, 2)
     topics.produce(name, [("a", "1"), ("b", "2"), ("c", "3")], partition=1)

@@ -94,6 +94,11 @@ def test_a_moment_has_a_time(text: str, expected: datetime) -> None:
     assert ff.Moment(text).time == expected
 
 
+def test_a_moment_says_what_it_is_of() -> None:
+    assert [ff.Moment(text).is_user_time for text in ("s5", "u5", "u5@s7", "u5..u7")] == [False, True, True, True]
+    assert [ff.Moment(text).is_window for text in ("s5", "s5..s7")] == [False, True]
+
+
 def test_a_moment_too_late_for_python_has_no_time() -> None:
     with pytest.raises(ff.RequestError, match="no time that Python can hold"):
         _ = ff.Moment("s281474976710655").time
