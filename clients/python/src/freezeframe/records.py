@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Protocol, Union, overload
 from urllib.parse import quote, urlencode
 
 from .documents import time_of
@@ -27,8 +27,7 @@ _LINES_MAX = 20_000
 _ROWS_MAX = 100_000
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A record. `key`, `value` and the values of headers are bytes; None is not the same as empty.
 
     `timestamp` is what the record says of itself, in UTC, and None if it says nothing.
@@ -259,24 +258,28 @@ def _records_of(topic: str, pages: Iterator[bytes]) -> Iterator[Record]:
 
 
 def _parse_lines(topic: str, lines: bytes) -> Iterator[Record]:
+    try:
+        text = lines.decode()
+    except UnicodeDecodeError as problem:
+        raise Error("bad_answer", f"the server's page of records is not text: {problem}") from problem
     # Only \n ends a line: text in a record may have what Python takes for other ends.
-    for line in lines.split(b"\n"):
+    for line in text.split("\n"):
         if line:
             yield _parse_record(topic, line)
 
 
-def _parse_record(topic: str, line: bytes) -> Record:
+def _parse_record(topic: str, line: str) -> Record:
     try:
         fields = json.loads(line)
-        timestamp = fields["timestamp"]
+        timestamp, headers = fields["timestamp"], fields["headers"]
         return Record(
-            topic=topic,
-            partition=fields["partition"],
-            offset=fields["offset"],
-            timestamp=None if timestamp < 0 else time_of(timestamp),
-            key=_bytes_of(fields["key"]),
-            value=_bytes_of(fields["value"]),
-            headers=tuple((name, _bytes_of(value)) for name, value in fields["headers"]),
+            topic,
+            fields["partition"],
+            fields["offset"],
+            None if timestamp < 0 else time_of(timestamp),
+            _bytes_of(fields["key"]),
+            _bytes_of(fields["value"]),
+            tuple((name, _bytes_of(value)) for name, value in headers) if headers else (),
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as problem:
         raise Error("bad_answer", f"the server's line is not a record: {problem!r} in {line[:200]!r}") from problem
