@@ -144,7 +144,7 @@ fn decode_text(text: &str) -> Result<String, String> {
     let mut spaced = text.as_bytes().to_vec();
     let mut has_time = false;
     for at in 0..spaced.len() {
-        has_time |= is_colon(&spaced[at..]);
+        has_time = is_colon(&spaced[at..]) || (has_time && !spaced[at..].starts_with(b".."));
         let is_zone = has_time && spaced.get(at + 1).is_some_and(u8::is_ascii_digit);
         if spaced[at] == b'+' && !is_zone {
             spaced[at] = b' ';
@@ -194,6 +194,7 @@ mod tests {
             ("at=2026-11-21+14:00", "2026-11-21 14:00"),
             ("at=2026-11-21+14%3A00%2B01:00", "2026-11-21 14:00+01:00"),
             ("at=5+minutes+ago", "5 minutes ago"),
+            ("at=yesterday+14%3A00..yesterday+15:00", "yesterday 14:00..yesterday 15:00"),
         ] {
             assert_eq!(at(query), Ok(json!(expected)), "{query}");
         }

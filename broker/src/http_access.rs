@@ -177,7 +177,8 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     if is_anonymous && is_refused { challenge(response) } else { response }
 }
 
-/// Answers a request once its body has arrived, unless its holder has too many.
+/// Answers a request once its body has arrived, unless its holder has too many. One counts until the
+/// client has taken the answer.
 async fn answer(guard: &RouteGuard, holder: &Holder, request: Request, next: Next) -> Response {
     let requests = request.extensions().get::<RequestsUnderWay>();
     let requests = requests.expect("every connection counts its requests").clone();
@@ -186,11 +187,11 @@ async fn answer(guard: &RouteGuard, holder: &Holder, request: Request, next: Nex
         Err(refusal) => return refuse(&refusal),
     };
     let under_way = requests.begin();
-    let _grant = match guard.http.status.http_connections().begin_request(holder) {
+    let grant = match guard.http.status.http_connections().begin_request(holder) {
         Ok(grant) => grant,
         Err(error) => return refuse_with(HistoryErrorCode::TooManyRequests, error.to_string()),
     };
-    under_way.until_taken(next.run(request).await)
+    under_way.until_taken(grant, next.run(request).await)
 }
 
 /// Reads the body of a request.

@@ -99,7 +99,7 @@ impl HttpConnections {
         Ok(HttpPlace { table: Arc::clone(self), nth, requests })
     }
 
-    /// Charges a request to its holder, until it is answered.
+    /// Charges a request to its holder, until the grant is dropped.
     ///
     /// # Errors
     /// The holder has its share.
@@ -196,9 +196,10 @@ impl RequestsUnderWay {
 }
 
 impl RequestUnderWay {
-    /// The request is under way until all of the body of `response` is taken.
-    pub(crate) fn until_taken(self, response: Response) -> Response {
-        response.map(|body| Body::new(CountedBody { body, _under_way: self }))
+    /// The request is under way, and charged to its holder, until all of the body of `response` is
+    /// taken.
+    pub(crate) fn until_taken(self, grant: BudgetGrant, response: Response) -> Response {
+        response.map(|body| Body::new(CountedBody { body, _under_way: self, _grant: grant }))
     }
 }
 
@@ -212,6 +213,7 @@ impl Drop for RequestUnderWay {
 struct CountedBody {
     body: Body,
     _under_way: RequestUnderWay,
+    _grant: BudgetGrant,
 }
 
 impl HttpBody for CountedBody {

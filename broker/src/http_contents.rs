@@ -2,18 +2,18 @@
 //! pages of records, `GET /v1/tree/PATH` the bytes of a file or the names in a directory.
 //! `docs/HISTORY-API.md` describes them.
 //!
-//! What was once returned for a final moment is returned for it again, or is refused. So a file
-//! has an ETag if it is as of a moment, and a browser or proxy may keep one whose moment is spelled
-//! out.
+//! A file as of a moment has an ETag, so that a client can ask whether the bytes that it has are
+//! still those of the moment: retention and compaction may change them. The question is authorized
+//! as the file is.
 
-use std::ops::RangeInclusive;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
@@ -21,8 +21,6 @@ use history_api::{
     HistoryApiError, OpenTreeContents, RecordsAnswer, TreeContents, TreeFileRequest,
 };
 use history_documents::{HistoryErrorCode, RecordsFormat, RecordsRequest, TreeQuery};
-use hlc::{Moment, MomentSelector};
-use http_range_header::parse_range_header;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -36,6 +34,8 @@ const AT: HeaderName = HeaderName::from_static("freezeframe-at");
 /// The cursor of the next page of records; absent at the end.
 const NEXT: HeaderName = HeaderName::from_static("freezeframe-next");
 const TREE: &str = "/v1/tree/";
+/// The bytes of a page that are handed to the connection at a time.
+const PIECE_BYTES: usize = 128 << 10;
 
 type StatusState = State<Arc<ServerStatus>>;
 
@@ -94,7 +94,16 @@ fn records_response(RecordsAnswer { format, at, next, body }: RecordsAnswer) -> 
         RecordsFormat::Jsonl => "application/x-ndjson",
         RecordsFormat::Arrow => "application/vnd.apache.arrow.stream",
     };
-    let mut response = ([(header::CONTENT_TYPE, media_type)], body).into_response();
+    let (length, body) = (body.len(), Bytes::from(body));
+    // In pieces, so that the request is under way until the client has nearly all of it.
+    let begins = (0..length).step_by(PIECE_BYTES);
+    let pieces = begins.map(move |at| body.slice(at..(at + PIECE_BYTES).min(length)));
+    let pieces = stream::iter(pieces.map(Ok::<_, Infallible>));
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        (header::CONTENT_LENGTH, length.into()),
+    ];
+    let mut response = (headers, Body::from_stream(pieces)).into_response();
     let moments = [(AT, Some(at)), (NEXT, next)];
     for (name, value) in moments {
         // Moments and cursors are plain text.
@@ -108,6 +117,7 @@ fn records_response(RecordsAnswer { format, at, next, body }: RecordsAnswer) -> 
 async fn tree_contents(
     State(status): StatusState,
     Extension(who): Extension<HttpRequester>,
+    method: Method,
     uri: Uri,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -118,72 +128,58 @@ async fn tree_contents(
         let path = percent_decode(path.as_bytes()).map_err(bad_request)?;
         let TreeQuery { at, after, limit, stat } =
             parse_query(query.as_deref(), &["limit", "stat"])?;
-        let is_fixed = at.as_deref().is_some_and(is_spelled_out);
         let server = started(&status)?;
         let access = who.history_access(server.engine.security());
         let request = TreeFileRequest { path, at, after, limit, stat };
-        Ok((server.kafka.history().tree_contents(request, &access).await?, is_fixed))
+        server.kafka.history().tree_contents(request, &access).await
     };
     match contents.await {
-        Ok((TreeContents::Directory(document), _)) => respond(Ok(document)),
-        Ok((TreeContents::File(file), is_fixed)) => file_response(file, is_fixed, &headers),
+        Ok(TreeContents::Directory(document)) => respond(Ok(document)),
+        Ok(TreeContents::File(file)) => {
+            // RFC 9110 has ranges for GET only.
+            let range = headers.get(header::RANGE).filter(|_| method == Method::GET);
+            file_response(*file, range, &headers)
+        }
         Err(refusal) => refuse(&refusal),
     }
 }
 
-/// True if a moment means the same for ever.
-fn is_spelled_out(at: &str) -> bool {
-    let is_known = |moment| !matches!(moment, Moment::User { known: None, .. });
-    match at.parse() {
-        Ok(MomentSelector::At(moment)) => is_known(moment),
-        Ok(MomentSelector::Window(first, second)) => is_known(first) || is_known(second),
-        Err(_) => false,
-    }
-}
-
-/// The response with the bytes of a file, or with those that the header `Range` asks for.
-fn file_response(file: OpenTreeContents, is_fixed: bool, headers: &HeaderMap) -> Response {
-    let etag = file.moment().and_then(|at| HeaderValue::try_from(format!("\"{at}\"")).ok());
-    let is_etag = |name: HeaderName| {
-        let given = headers.get(name);
-        given.is_some() && given == etag.as_ref()
-    };
+/// The response with the bytes of a file, or with those that `range` asks for.
+fn file_response(
+    file: OpenTreeContents,
+    range: Option<&HeaderValue>,
+    headers: &HeaderMap,
+) -> Response {
+    let etag = file.tag().and_then(|tag| HeaderValue::try_from(format!("\"{tag}\"")).ok());
     let size = file.size();
-    let mut response = if is_etag(header::IF_NONE_MATCH) {
+    let mut response = if etag.as_ref().is_some_and(|etag| is_client_up_to_date(headers, etag)) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        let may_be_part = !headers.contains_key(header::IF_RANGE) || is_etag(header::IF_RANGE);
-        let range = headers.get(header::RANGE).filter(|_| may_be_part);
-        match range.and_then(|range| requested_range(range, size)) {
-            None => {
+        let condition = headers.get(header::IF_RANGE);
+        let may_be_part = condition.is_none() || condition == etag.as_ref();
+        let range = range.filter(|_| may_be_part).and_then(|range| range.to_str().ok());
+        match range.map_or(ByteRange::All, |range| ByteRange::parse(range, size)) {
+            ByteRange::All => {
                 let mut response = Response::new(body(file, 0, size));
                 response.headers_mut().insert(header::CONTENT_LENGTH, size.into());
                 response
             }
-            Some(Err(())) => {
-                let message = format!("the file has {size} bytes");
-                let mut response = refuse_with(HistoryErrorCode::OutOfRange, message);
-                *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
-                response.headers_mut().insert(
-                    header::CONTENT_RANGE,
-                    HeaderValue::try_from(format!("bytes */{size}"))
-                        .expect("a number is plain text"),
-                );
-                return response;
-            }
-            Some(Ok(range)) => {
-                let (first, last) = range.into_inner();
-                let length = last - first + 1;
-                let place = format!("bytes {first}-{last}/{size}");
+            ByteRange::Part { first, length } => {
+                let last = first + length - 1;
                 let mut response = Response::new(body(file, first, length));
                 *response.status_mut() = StatusCode::PARTIAL_CONTENT;
                 let headers = response.headers_mut();
                 headers.insert(header::CONTENT_LENGTH, length.into());
-                headers.insert(
-                    header::CONTENT_RANGE,
-                    HeaderValue::try_from(place).expect("numbers are plain text"),
-                );
+                headers
+                    .insert(header::CONTENT_RANGE, content_range(&format!("{first}-{last}"), size));
                 response
+            }
+            ByteRange::None => {
+                let message = format!("the file has {size} bytes");
+                let mut response = refuse_with(HistoryErrorCode::OutOfRange, message);
+                *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
+                response.headers_mut().insert(header::CONTENT_RANGE, content_range("*", size));
+                return response;
             }
         }
     };
@@ -192,21 +188,57 @@ fn file_response(file: OpenTreeContents, is_fixed: bool, headers: &HeaderMap) ->
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     if let Some(etag) = etag {
         headers.insert(header::ETAG, etag);
-        let kept =
-            if is_fixed { "private, max-age=31536000, immutable" } else { "private, no-cache" };
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(kept));
+        // Whoever keeps it asks each time whether it is still right, and allowed.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     }
     response
 }
 
-/// The range that a header asks for: none if all is to be sent, an error if the file has no such
-/// bytes. Of several ranges, none is served, as RFC 9110 allows.
-fn requested_range(range: &HeaderValue, size: u64) -> Option<Result<RangeInclusive<u64>, ()>> {
-    let parsed = parse_range_header(range.to_str().ok()?).ok()?;
-    match parsed.validate(size) {
-        Ok(mut ranges) if ranges.len() == 1 => ranges.pop().map(Ok),
-        Ok(_) => None,
-        Err(_) => Some(Err(())),
+/// True if the client has what the ETag stands for.
+fn is_client_up_to_date(headers: &HeaderMap, etag: &HeaderValue) -> bool {
+    let given = headers.get_all(header::IF_NONE_MATCH).iter();
+    let mut tags = given.filter_map(|tags| tags.to_str().ok()).flat_map(|tags| tags.split(','));
+    tags.any(|tag| {
+        let tag = tag.trim();
+        tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).as_bytes() == etag.as_bytes()
+    })
+}
+
+fn content_range(part: &str, size: u64) -> HeaderValue {
+    HeaderValue::try_from(format!("bytes {part}/{size}")).expect("numbers are plain text")
+}
+
+/// The bytes that a header `Range` asks for, as RFC 9110 has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ByteRange {
+    /// Everything: the header asks for several ranges, which are not served, or is no range.
+    All,
+    Part {
+        first: u64,
+        length: u64,
+    },
+    /// The file has no such bytes.
+    None,
+}
+
+impl ByteRange {
+    /// The range in a file of `size` bytes.
+    fn parse(header: &str, size: u64) -> ByteRange {
+        let range = header.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-'));
+        let Some((first, last)) = range else { return ByteRange::All };
+        let numbers = match (first.trim(), last.trim()) {
+            ("", last) => last.parse().map(|length: u64| (size.saturating_sub(length), u64::MAX)),
+            (first, "") => first.parse().map(|first| (first, u64::MAX)),
+            (first, last) => {
+                first.parse().and_then(|first: u64| last.parse().map(|last| (first, last)))
+            }
+        };
+        match numbers {
+            Err(_) => ByteRange::All,
+            Ok((first, last)) if last < first => ByteRange::All,
+            Ok((first, _)) if first >= size => ByteRange::None,
+            Ok((first, last)) => ByteRange::Part { first, length: last.min(size - 1) - first + 1 },
+        }
     }
 }
 
@@ -252,4 +284,35 @@ fn parse_query<T: DeserializeOwned>(
 
 fn bad_request(message: impl Into<String>) -> HistoryApiError {
     HistoryApiError::new(HistoryErrorCode::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_one_part_of_the_file_or_all_of_it() {
+        use ByteRange::{All, None, Part};
+        for (header, size, expected) in [
+            ("bytes=0-0", 10, Part { first: 0, length: 1 }),
+            ("bytes=3-", 10, Part { first: 3, length: 7 }),
+            ("bytes=3-99", 10, Part { first: 3, length: 7 }),
+            ("bytes=3-18446744073709551615", 10, Part { first: 3, length: 7 }),
+            ("bytes=-3", 10, Part { first: 7, length: 3 }),
+            ("bytes=-99", 10, Part { first: 0, length: 10 }),
+            ("bytes=10-", 10, None),
+            ("bytes=-0", 10, None),
+            ("bytes=0-", 0, None),
+            ("bytes=-5", 0, None),
+            ("bytes=5-2", 10, All),
+            ("bytes=0-1,3-4", 10, All),
+            ("bytes=-", 10, All),
+            ("bytes=x-y", 10, All),
+            ("bytes=0-18446744073709551616", 10, All),
+            ("lines=0-1", 10, All),
+            ("", 10, All),
+        ] {
+            assert_eq!(ByteRange::parse(header, size), expected, "{header} of {size}");
+        }
+    }
 }

@@ -205,7 +205,7 @@ impl RecordRenderer {
     }
 
     /// The rendered length of one record, without rendering it to memory.
-    pub(crate) fn rendered_length(&self, record: &KafkaRecord, stamp: Option<Hlc>) -> u64 {
+    pub fn rendered_length(&self, record: &KafkaRecord, stamp: Option<Hlc>) -> u64 {
         let mut count = ByteCounter(0);
         self.write_record(record, stamp, &mut count).expect("counting cannot fail");
         count.0

@@ -67,7 +67,7 @@ pub use error::TreeError;
 pub use guard::{GuardedPlace, TreeGuard};
 pub use key_pages::{KeysCursor, KeysPage};
 pub(crate) use names::has_fixed_moment;
-pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
+pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, check_path, encode};
 pub use node::{TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat};
 pub use open::OpenNode;
 pub use record_pages::{RecordsCursor, RecordsPage, RecordsQuery, TakeRecord};

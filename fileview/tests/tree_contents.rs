@@ -260,17 +260,21 @@ impl TreeWorld {
             let partition = Some(partition);
             let query = RecordsQuery { topic: TOPIC, partition, at, after, records_max, bytes_max };
             let (mut records, begin) = (0, text.len());
-            let mut take = |_, record: &_, stamp| {
-                records += 1;
+            let mut take = |_, record: &_, stamp, left| {
                 let line = text.len();
                 lines.append_record(record, Some(stamp), &mut text);
-                text.len() - line
+                let length = text.len() - line;
+                if length > left {
+                    text.truncate(line);
+                    return None;
+                }
+                records += 1;
+                Some(length)
             };
             let page = self.fixture.tree.records_page(&query, &mut take).await?;
             assert!(records <= records_max, "{records} records on a page of {records_max}");
-            let last = text[begin..].split_inclusive(|byte| *byte == b'\n').next_back();
-            let before_last = text.len() - begin - last.map_or(0, <[u8]>::len);
-            assert!(before_last < bytes_max, "a page of {bytes_max} bytes goes on");
+            let bytes = text.len() - begin;
+            assert!(records <= 1 || bytes <= bytes_max, "{bytes} on a page of {bytes_max} bytes");
             // A moment that was asked for is that of the page; the present is that of all pages.
             assert!(at.is_none_or(|at| at == page.at), "{at:?}, {:?}", page.at);
             let Some(next) = page.next else { return Ok(text) };

@@ -134,7 +134,7 @@ impl HistoryApi {
     ) -> Result<TreeContents, HistoryApiError> {
         let at = request.at.as_deref();
         let at = at.map(|at| moment::parse_selector(&self.context, access, at)).transpose()?;
-        tree_files::contents(&self.tree, access, at, request).await
+        tree_files::contents(&self.tree, &self.turns, access, at, request).await
     }
 }
 

@@ -16,7 +16,7 @@ const TURNS: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Kept,
 };
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct HistoryTurns(Arc<BudgetQueue>);
 
 impl HistoryTurns {

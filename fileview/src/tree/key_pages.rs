@@ -322,9 +322,9 @@ impl KeysPageBuilder<'_> {
         )
         .map_err(|error| TreeError::Invalid(error.to_string()))?;
         let step = read_step(&range.partition, &range.transactions, from, range.end, STEP_BYTES)?;
+        self.read += step.bytes;
         let mut stopped = None;
         for batch in &step.batches {
-            self.read += batch.bytes.len();
             for_each_record(batch, &(from..range.end), range.user.as_ref(), |record| {
                 let offset = Offset(record.offset as u64);
                 if stopped.is_some() || !self.is_newest(range, offset, record) {

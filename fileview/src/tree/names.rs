@@ -194,6 +194,14 @@ pub(crate) fn path_components(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
     Ok(steps)
 }
 
+/// Checks that a path does not leave its root, and that its names can exist in the tree.
+///
+/// # Errors
+/// [`TreeError::Escapes`], or why a name is not one.
+pub fn check_path(path: &[u8]) -> Result<(), TreeError> {
+    path_components(path).map(drop)
+}
+
 /// The range of user times that a moment or window selects; `None` if it is of system time.
 pub(crate) fn user_times(at: &Option<MomentSelector>) -> Option<Range<hlc::UserTime>> {
     crate::RecordSelection::user_times(at.as_ref()?)

@@ -1,32 +1,42 @@
 //! The records of a topic as of a moment, page by page.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use engine::Offset;
 use engine::blocking::block_in_place;
+use engine::{Offset, Partition, Topic};
 use hlc::{Cut, Hlc, Moment, MomentSelector};
 use kafka_records::KafkaRecord;
 
-use super::scan::{VisibleRange, for_each_record, read_step};
+use super::scan::{LogGeneration, VisibleRange, for_each_record, read_step};
 use super::stat::ATTEMPTS_MAX;
 use super::{GuardedPlace, TopicNode, TreeError, ViewTree};
 use crate::check_topic;
 
 /// The number of bytes of batches that are read in one step.
 const STEP_BYTES: usize = 1 << 20;
-/// The number of bytes of batches that are read for one page, approximately. A page of a moment of
-/// user time, or of aborted transactions, may show few of them.
+/// The number of bytes of batches that are read for one page, packed or not, approximately. A page
+/// of a moment of user time, or of aborted transactions, may show few of them.
 const PAGE_READ_BYTES: usize = 64 << 20;
 /// The number of partitions that are looked at for one page: most may be empty.
 const PAGE_PARTITIONS: u32 = 1000;
 
-/// The position where a stream of records continues, and its moment.
+/// The position where a stream of records continues, and what must not have changed since its first
+/// page. Retention and compaction change what a moment shows, so pages from before and after are
+/// not of one stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordsCursor {
     at: MomentSelector,
     partition: u32,
+    /// The next record of the partition; 0 if none of its records was looked for yet.
     offset: Offset,
+    /// The generation of the partition, if some of its records were looked for.
+    generation: LogGeneration,
+    /// The sum of the log starts of the partitions of which none was looked for. Log starts only
+    /// rise, so an equal sum means that none has.
+    unread_starts: u64,
 }
 
 impl RecordsCursor {
@@ -34,12 +44,17 @@ impl RecordsCursor {
     pub fn moment(&self) -> MomentSelector {
         self.at
     }
+
+    /// True if a partition's records were not looked for yet.
+    fn is_unread(&self, partition: u32) -> bool {
+        partition > self.partition || (partition == self.partition && self.offset == Offset(0))
+    }
 }
 
 impl fmt::Display for RecordsCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RecordsCursor { at, partition, offset } = self;
-        write!(f, "{at}~{partition}~{}", offset.0)
+        let RecordsCursor { at, partition, offset, generation, unread_starts } = self;
+        write!(f, "{at}~{partition}~{}~{}~{unread_starts}", offset.0, generation.number())
     }
 }
 
@@ -48,15 +63,18 @@ impl FromStr for RecordsCursor {
 
     fn from_str(text: &str) -> Result<RecordsCursor, TreeError> {
         let bad = || TreeError::Invalid("not a cursor of records".to_owned());
-        let mut fields = text.split('~');
-        let mut field = || fields.next().ok_or_else(bad);
-        let at = field()?.parse().map_err(|_| bad())?;
-        let partition = field()?.parse().map_err(|_| bad())?;
-        let offset = Offset(field()?.parse().map_err(|_| bad())?);
-        match fields.next() {
-            None => Ok(RecordsCursor { at, partition, offset }),
-            Some(_) => Err(bad()),
-        }
+        let fields: Vec<&str> = text.split('~').take(6).collect();
+        let [at, partition, offset, generation, unread_starts] = fields[..] else {
+            return Err(bad());
+        };
+        let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
+        Ok(RecordsCursor {
+            at: at.parse().map_err(|_| bad())?,
+            partition: partition.parse().map_err(|_| bad())?,
+            offset: Offset(number(offset)?),
+            generation: LogGeneration::from_number(number(generation)?),
+            unread_starts: number(unread_starts)?,
+        })
     }
 }
 
@@ -72,7 +90,7 @@ pub struct RecordsQuery<'a> {
     pub after: Option<RecordsCursor>,
     /// The most records of the page.
     pub records_max: usize,
-    /// The page ends with the record that reaches this many bytes.
+    /// The most bytes of the page, unless it is of one record.
     pub bytes_max: usize,
 }
 
@@ -85,8 +103,10 @@ pub struct RecordsPage {
     pub next: Option<RecordsCursor>,
 }
 
-/// Takes a record of a partition, with the stamp of its batch, and returns the bytes it takes.
-pub type TakeRecord<'a> = &'a mut (dyn FnMut(u32, &KafkaRecord, Hlc) -> usize + Send);
+/// Takes a record of a partition, with the stamp of its batch, and returns the bytes that it takes.
+/// `None` if those are more than the bytes that are left: the last argument.
+pub type TakeRecord<'a> =
+    &'a mut (dyn FnMut(u32, &KafkaRecord, Hlc, usize) -> Option<usize> + Send);
 
 impl ViewTree {
     /// A page of the records of a topic as of a moment, in the order of partitions and offsets.
@@ -95,7 +115,8 @@ impl ViewTree {
     /// others follow.
     ///
     /// # Errors
-    /// [`TreeError`]. Records may have been taken before; they do not make a page.
+    /// [`TreeError`]; [`TreeError::Gone`] if retention or compaction has changed since the first
+    /// page what the moment shows. Records may have been taken before; they do not make a page.
     pub async fn records_page(
         &self,
         query: &RecordsQuery<'_>,
@@ -108,29 +129,82 @@ impl ViewTree {
         let now = || MomentSelector::At(Moment::Sys(Cut::through(self.engine.frontier())));
         let at = self.wait_until_closed(at.unwrap_or_else(now)).await?;
         let topic = self.topic(name, Some(at)).await?;
-        let count = self.topic_at_moment(&topic).await?.partitions.len() as u32;
-        let partitions = match query.partition {
+        let topic_then = self.topic_at_moment(&topic).await?;
+        let shown = ShownPartitions::new(&topic_then, at, query.partition)?;
+        let from = query.after.unwrap_or_else(|| shown.first_cursor());
+        let mut page = RecordsPageBuilder { query, take, records: 0, bytes: 0, read: 0 };
+        let mut next = None;
+        for partition in from.partition.max(shown.range.start)..shown.range.end {
+            let unread = RecordsCursor { partition, offset: Offset(0), ..shown.first_cursor() };
+            let cursor = if partition == from.partition { from } else { unread };
+            next = if partition - from.partition < PAGE_PARTITIONS {
+                page.read_partition(self, &topic, cursor).await?
+            } else {
+                Some(cursor)
+            };
+            if next.is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        if shown.unread_starts(&from) != from.unread_starts {
+            let message =
+                format!("records of {name} are not kept any more that the first page knew of");
+            return Err(TreeError::Gone(message));
+        }
+        let next =
+            next.map(|next| RecordsCursor { unread_starts: shown.unread_starts(&next), ..next });
+        Ok(RecordsPage { at, next })
+    }
+}
+
+/// The partitions that the pages of a query show.
+struct ShownPartitions<'a> {
+    at: MomentSelector,
+    partitions: &'a [Arc<Partition>],
+    range: Range<u32>,
+}
+
+impl ShownPartitions<'_> {
+    fn new(
+        topic: &Topic,
+        at: MomentSelector,
+        only: Option<u32>,
+    ) -> Result<ShownPartitions<'_>, TreeError> {
+        let count = topic.partitions.len() as u32;
+        let range = match only {
             None => 0..count,
             Some(one) if one < count => one..one + 1,
             Some(one) => {
-                let message = format!("the topic {name} had no partition {one}, but {count}");
+                let message =
+                    format!("the topic {} had no partition {one}, but {count}", topic.name);
                 return Err(TreeError::NotFound(message));
             }
         };
-        let first = RecordsCursor { at, partition: partitions.start, offset: Offset(0) };
-        let from = query.after.unwrap_or(first);
-        let mut page = RecordsPageBuilder { query, take, records: 0, bytes: 0, read: 0 };
-        for partition in from.partition.max(partitions.start)..partitions.end {
-            let offset = if partition == from.partition { from.offset } else { Offset(0) };
-            let cursor = |offset| RecordsCursor { at, partition, offset };
-            if partition - from.partition >= PAGE_PARTITIONS {
-                return Ok(RecordsPage { at, next: Some(cursor(offset)) });
-            }
-            if let Some(next) = page.read_partition(self, &topic, cursor(offset)).await? {
-                return Ok(RecordsPage { at, next: Some(cursor(next)) });
-            }
+        Ok(ShownPartitions { at, partitions: &topic.partitions, range })
+    }
+
+    fn first_cursor(&self) -> RecordsCursor {
+        let first = RecordsCursor {
+            at: self.at,
+            partition: self.range.start,
+            offset: Offset(0),
+            generation: LogGeneration::from_number(0),
+            unread_starts: 0,
+        };
+        RecordsCursor { unread_starts: self.unread_starts(&first), ..first }
+    }
+
+    /// [`RecordsCursor::unread_starts`] now. Only a moment of system time needs it: other reads are
+    /// refused if a record that belongs to them was removed.
+    fn unread_starts(&self, cursor: &RecordsCursor) -> u64 {
+        if !matches!(self.at, MomentSelector::At(Moment::Sys(_))) {
+            return 0;
         }
-        Ok(RecordsPage { at, next: None })
+        let shown = self.partitions.iter().filter(|partition| {
+            self.range.contains(&partition.index) && cursor.is_unread(partition.index)
+        });
+        shown.fold(0, |sum, partition| sum.wrapping_add(partition.start().0))
     }
 }
 
@@ -144,10 +218,6 @@ struct RecordsPageBuilder<'a> {
 }
 
 impl RecordsPageBuilder<'_> {
-    fn is_full(&self) -> bool {
-        self.records >= self.query.records_max || self.bytes >= self.query.bytes_max
-    }
-
     /// Takes the records of a partition from a position on. Returns where the next page continues;
     /// `None` if the partition has no more.
     async fn read_partition(
@@ -155,56 +225,96 @@ impl RecordsPageBuilder<'_> {
         tree: &ViewTree,
         topic: &TopicNode,
         from: RecordsCursor,
-    ) -> Result<Option<Offset>, TreeError> {
+    ) -> Result<Option<RecordsCursor>, TreeError> {
         let mut range = tree.visible_range(topic, from.partition).await?;
-        if Offset(0) < from.offset && from.offset < range.start {
-            let RecordsCursor { partition, offset, .. } = from;
+        let is_begun = from.offset > Offset(0);
+        if is_begun && from.offset < range.start {
             return Err(TreeError::Gone(format!(
-                "record {} of partition {partition} is not kept any more",
-                offset.0
+                "record {} of partition {} is not kept any more",
+                from.offset.0, from.partition
             )));
         }
-        let mut next = from.offset.max(range.start);
-        let mut tries = 1;
+        let mut generation =
+            if is_begun { from.generation } else { LogGeneration::of(&range.partition) };
+        let mut first = from.offset.max(range.start);
+        let (mut next, mut tries) = (first, 1);
         while next < range.end {
-            if self.is_full() || self.read >= PAGE_READ_BYTES {
+            if self.records >= self.query.records_max || self.read >= PAGE_READ_BYTES {
                 break;
             }
-            // No record of a failed step was taken.
-            match block_in_place(|| self.read_step(&range, next)) {
-                Ok(after) => next = after,
-                Err(TreeError::Gone(_)) if tries < ATTEMPTS_MAX => {
+            match block_in_place(|| self.read_step(&range, next, generation)) {
+                Ok(RecordsStep { next: after, is_full }) => {
+                    next = after;
+                    if is_full {
+                        break;
+                    }
+                }
+                // No record of it was taken, so it may begin with what is left.
+                Err(TreeError::Gone(_)) if !is_begun && next == first && tries < ATTEMPTS_MAX => {
                     tries += 1;
                     range = tree.visible_range(topic, from.partition).await?;
+                    generation = LogGeneration::of(&range.partition);
+                    first = range.start;
+                    next = first;
                 }
                 Err(error) => return Err(error),
             }
             tokio::task::yield_now().await;
         }
         range.check_kept()?;
-        Ok((next < range.end).then_some(next))
+        let is_more = next < range.end;
+        Ok(is_more.then_some(RecordsCursor { offset: next, generation, ..from }))
     }
 
     /// Takes the records of some batches, until the page is full.
-    fn read_step(&mut self, range: &VisibleRange, from: Offset) -> Result<Offset, TreeError> {
+    fn read_step(
+        &mut self,
+        range: &VisibleRange,
+        from: Offset,
+        generation: LogGeneration,
+    ) -> Result<RecordsStep, TreeError> {
         let step = read_step(&range.partition, &range.transactions, from, range.end, STEP_BYTES)?;
-        let mut stopped = None;
+        generation.check(&range.partition, from)?;
+        let (mut stopped, mut unpacked) = (None, 0);
         for batch in &step.batches {
-            self.read += batch.bytes.len();
-            for_each_record(batch, &(from..range.end), range.user.as_ref(), |record| {
-                if stopped.is_none() && self.is_full() {
-                    stopped = Some(Offset(record.offset as u64));
-                }
-                if stopped.is_none() {
-                    self.records += 1;
-                    self.bytes += (self.take)(range.partition.index, record, batch.stamp());
-                }
-                Ok(())
-            })?;
+            unpacked +=
+                for_each_record(batch, &(from..range.end), range.user.as_ref(), |record| {
+                    if stopped.is_none()
+                        && !self.take_record(range.partition.index, record, batch.stamp())
+                    {
+                        stopped = Some(Offset(record.offset as u64));
+                    }
+                    Ok(())
+                })?;
             if stopped.is_some() {
                 break;
             }
         }
-        Ok(stopped.unwrap_or(step.next))
+        self.read += step.bytes.max(unpacked);
+        let is_full = stopped.is_some();
+        Ok(RecordsStep { next: stopped.unwrap_or(step.next), is_full })
     }
+
+    /// Takes a record, unless the page is full.
+    fn take_record(&mut self, partition: u32, record: &KafkaRecord, stamp: Hlc) -> bool {
+        if self.records >= self.query.records_max {
+            return false;
+        }
+        let left = match self.records {
+            0 => usize::MAX,
+            _ => self.query.bytes_max.saturating_sub(self.bytes),
+        };
+        let Some(bytes) = (self.take)(partition, record, stamp, left) else { return false };
+        self.records += 1;
+        self.bytes += bytes;
+        true
+    }
+}
+
+/// The result of a step.
+struct RecordsStep {
+    /// The position after the last record that was looked at.
+    next: Offset,
+    /// True if a record did not fit.
+    is_full: bool,
 }

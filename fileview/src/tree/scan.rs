@@ -182,6 +182,11 @@ impl UserTimeFilter {
 pub(crate) struct LogGeneration(u64);
 
 impl LogGeneration {
+    /// The generation with this [`LogGeneration::number`].
+    pub(crate) fn from_number(number: u64) -> LogGeneration {
+        LogGeneration(number)
+    }
+
     pub(crate) fn of(partition: &Partition) -> LogGeneration {
         LogGeneration(partition.log.horizon().compacted_generation())
     }
@@ -218,6 +223,8 @@ impl LogGeneration {
 /// Some consecutive batches.
 pub(crate) struct ScanStep {
     pub(crate) batches: Vec<StoredBatch>,
+    /// The bytes that were read, also of batches that are not shown.
+    pub(crate) bytes: usize,
     /// The offset at which the next step begins.
     pub(crate) next: Offset,
 }
@@ -254,11 +261,11 @@ pub(crate) fn read_step(
     bytes_max: usize,
 ) -> Result<ScanStep, TreeError> {
     let generation = LogGeneration::of(partition);
-    let ScanStep { batches, next } = read_all_step(partition, from, until, bytes_max)?;
-    let batches = transactions.select(partition, from, batches)?;
+    let step = read_all_step(partition, from, until, bytes_max)?;
+    let batches = transactions.select(partition, from, step.batches)?;
     // Compaction drops the records of an aborted transaction together with its marker.
     generation.check(partition, from)?;
-    Ok(ScanStep { batches, next })
+    Ok(ScanStep { batches, ..step })
 }
 
 /// [`read_step`], whether the batches are shown or not.
@@ -278,33 +285,38 @@ pub(crate) fn read_all_step(
     }
     // If compaction left nothing, there is nothing up to the end.
     let next = batches.last().map_or(until, |last| last.end().min(until));
-    Ok(ScanStep { batches, next })
+    let bytes = batches.iter().map(|batch| batch.bytes.len()).sum();
+    Ok(ScanStep { batches, bytes, next })
 }
 
-/// Calls `act` for the records of a batch that are in `offsets` and pass the user-time filter.
-/// Control batches are skipped: they are written by the server, not by a producer. May block.
+/// Calls `act` for the records of a batch that are in `offsets` and pass the user-time filter, and
+/// returns the bytes of keys and values of all its records. Control batches are skipped: they are
+/// written by the server, not by a producer. May block.
 pub(crate) fn for_each_record(
     batch: &StoredBatch,
     offsets: &Range<Offset>,
     user: Option<&UserTimeFilter>,
     mut act: impl FnMut(&KafkaRecord) -> Result<(), TreeError>,
-) -> Result<(), TreeError> {
+) -> Result<usize, TreeError> {
     let damaged = |error: BatchError| batch.damage(&error);
     let header = BatchHeader::parse(&batch.bytes).map_err(damaged)?;
     let is_packed = header.compression().map_err(damaged)? != CompressionType::None;
     let _unpacking = is_packed.then(|| UNPACK_PERMITS.acquire());
     let all = records(&batch.bytes, UNPACKED_LIMIT).map_err(damaged)?;
     if header.is_control() {
-        return Ok(());
+        return Ok(0);
     }
+    let mut bytes = 0;
     let chosen = user.map(|user| user.offsets(&batch.piece)).transpose()?;
     for record in all {
         let record = record.map_err(damaged)?;
+        let length = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
+        bytes += length(&record.key) + length(&record.value);
         let offset = Offset(record.offset as u64);
         let is_chosen = chosen.as_ref().is_none_or(|chosen| chosen.binary_search(&offset).is_ok());
         if offsets.contains(&offset) && is_chosen {
             act(&record)?;
         }
     }
-    Ok(())
+    Ok(bytes)
 }
