@@ -1,7 +1,7 @@
 # Patroni's cluster `shop` of two members, north and south. The page runs where north.yml, north.pid and data/north are.
 command -v jq >/dev/null || skip "there is no jq"
 postgres_programs || skip "PostgreSQL is not installed"
-python_programs
+python_programs "$here/$recipe/requirements.txt" "$cache/$recipe"
 
 chmod 711 "$work"
 mkdir "$work/page/data"
