@@ -51,8 +51,8 @@ PORT_BASE=19500 "$cache/zookeeper-python/bin/python" tests/zookeeper-oracle/impo
     status=$?
 echo "== Apache Kafka in ZooKeeper mode"
 tests/kafka-on-zookeeper/run.sh target/release/freezeframe || status=$?
-echo "== recipes of the cookbook"
-tests/cookbook/run.sh target/release/freezeframe query-the-past-with-duckdb || status=$?
+echo "== other programs, the quick ones"
+tests/ecosystem/run.sh duckdb kaskade rsyslog || status=$?
 if ! kill -0 "$server" 2>/dev/null; then echo "the server is gone:"; status=1; fi
 if [ "$status" != 0 ]; then echo "--- the server's log"; tail -n 50 "$data/log"; fi
 exit "$status"
