@@ -77,6 +77,11 @@ impl TestMount {
         Ok(())
     }
 
+    /// Changes the arguments of later starts.
+    pub fn set_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    }
+
     pub fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join("mount").join(path)
     }
