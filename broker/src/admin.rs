@@ -181,6 +181,7 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
         ("/session", RouteAccess::Login, session_methods()),
         ("/metrics", describe, get(read_metrics)),
         ("/metrics/clients", describe, get(read_client_metrics)),
+        ("/metrics/zookeeper", describe, get(read_zookeeper_metrics)),
         ("/clock/confirm", alter, post(confirm_clock)),
         ("/commands", describe, get(list_commands)),
         ("/commands/{command}", describe, get(run_command)),
@@ -251,6 +252,11 @@ async fn read_metrics(State(status): StatusState, headers: HeaderMap) -> Respons
 
 async fn read_client_metrics(State(status): StatusState, headers: HeaderMap) -> Response {
     metrics_page(&headers, move || metrics::encode_clients(&status)).await
+}
+
+async fn read_zookeeper_metrics(State(status): StatusState, headers: HeaderMap) -> Response {
+    // It lists files.
+    metrics_page(&headers, move || metrics::encode_zookeeper(&status)).await
 }
 
 /// A page of metrics in the format that its reader accepts.

@@ -1,4 +1,4 @@
-//! The page `/metrics` in the OpenMetrics text format, which Prometheus reads.
+//! The pages of metrics, in the text formats that Prometheus reads.
 //!
 //! Each component owns its counters. This module reads them on each request.
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use admission::BudgetUsage;
 use compat_kafka::{ClientMetric, ClientMetricSeries};
-use compat_zk::MonitorValue;
+use compat_zk::{MonitorEntry, MonitorValue};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -73,19 +73,25 @@ impl MetricsFormat {
 
 /// Encodes all metrics with their current values, as OpenMetrics.
 pub(crate) fn encode_text(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(StatusCollector(Arc::clone(status))));
-    let mut text = String::with_capacity(8 << 10);
-    prometheus_client::encoding::text::encode(&mut text, &registry)?;
-    Ok(text)
+    encode_page(StatusCollector(Arc::clone(status)))
 }
 
 /// Encodes what clients of Kafka have pushed last (KIP-714).
 pub(crate) fn encode_clients(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
     let metrics = status.parts().map(|server| server.kafka.client_metrics()).unwrap_or_default();
+    encode_page(ClientMetricsCollector(metrics))
+}
+
+/// Encodes the figures that ZooKeeper's own exporter has, under its names.
+pub(crate) fn encode_zookeeper(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
+    let server = status.parts().and_then(|server| server.zookeeper.as_ref());
+    encode_page(ZooKeeperCollector(server.map(|server| server.monitor()).unwrap_or_default()))
+}
+
+fn encode_page(collector: impl Collector) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(ClientMetricsCollector(metrics)));
-    let mut text = String::new();
+    registry.register_collector(Box::new(collector));
+    let mut text = String::with_capacity(8 << 10);
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
@@ -135,7 +141,6 @@ impl Collector for StatusCollector {
             encode_time(&mut page, server)?;
             encode_contents(&mut page, server)?;
             encode_cuts(&mut page, server)?;
-            encode_zookeeper(&mut page, server)?;
             encode_disk(&mut page, server)?;
         }
         encode_build(&mut page)?;
@@ -272,19 +277,24 @@ fn encode_budgets(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Resu
 }
 
 /// Under the names that ZooKeeper's own exporter has; there they are gauges too.
-fn encode_zookeeper(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
-    for entry in server.zookeeper.iter().flat_map(|server| server.monitor()) {
-        match entry.value {
-            MonitorValue::Text(_) => {}
-            MonitorValue::Integer(value) => page.gauge(entry.name, entry.help, value)?,
-            MonitorValue::Decimal(value) => {
-                let (name, help) = (entry.name, entry.help);
-                let mut metric = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-                metric.encode_gauge(&value)?;
+#[derive(Debug)]
+struct ZooKeeperCollector(Vec<MonitorEntry>);
+
+impl Collector for ZooKeeperCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for MonitorEntry { name, help, value } in &self.0 {
+            if let MonitorValue::Text(_) = value {
+                continue;
+            }
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            match value {
+                MonitorValue::Text(_) => {}
+                MonitorValue::Integer(value) => metric.encode_gauge(value)?,
+                MonitorValue::Decimal(value) => metric.encode_gauge(value)?,
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn encode_journal(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {

@@ -453,7 +453,7 @@ fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
     let get = |path: &str| ("GET", path.to_owned(), String::new());
     match path {
         "/" | "/healthz" | "/livez" | "/readyz" | "/version" | "/metrics" | "/metrics/clients"
-        | "/commands" | "/v1/openapi.json" | "/v1/tree/" => vec![get(path)],
+        | "/metrics/zookeeper" | "/commands" | "/v1/openapi.json" | "/v1/tree/" => vec![get(path)],
         "/commands/{command}" => ["stat", "watches", "none", "stat_reset"]
             .map(|name| get(&format!("/commands/{name}")))
             .into(),

@@ -104,8 +104,10 @@ fn words_commands_and_metrics_agree() {
     let watches = &command(&server, "wchc")["session_id_to_watched_paths"];
     assert_eq!(watches[client.session_id.to_string()], serde_json::json!(["/a"]));
     assert_eq!(command(&server, "nothing")["error"], "Unknown command: nothing");
-    let (_, metrics) = http_get(server.http, "/metrics").expect("an answer");
+    let (_, metrics) = http_get(server.http, "/metrics/zookeeper").expect("an answer");
     assert_eq!(value(&metrics, "znode_count "), "7");
+    let (_, page) = http_get(server.http, "/metrics").expect("an answer");
+    assert!(!page.contains("znode_count"), "{page}");
     let (_, list) = http_get(server.http, "/commands").expect("an answer");
     assert!(list.contains("href=\"/commands/monitor\""), "{list}");
 
