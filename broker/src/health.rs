@@ -187,7 +187,7 @@ fn contents(server: &ServerParts) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
     findings.push(writes(
         now(&stats.syncs),
-        Duration::from_micros(now(&stats.sync_micros)),
+        stats.sync_latency.counts().sum(),
         Duration::from_micros(now(&stats.sync_micros_max)),
     ));
     let corrupt = now(&server.kafka.metrics().corrupt_reads);

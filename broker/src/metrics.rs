@@ -2,7 +2,7 @@
 //!
 //! Each component owns its counters. This module reads them on each request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,11 @@ use admission::BudgetUsage;
 use compat_kafka::{ClientMetric, ClientMetricSeries};
 use compat_zk::{MonitorEntry, MonitorValue};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
+use storage::LatencyCounts;
 
 use crate::process;
 use crate::status::{ServerParts, ServerStatus};
@@ -136,6 +138,7 @@ impl Collector for StatusCollector {
         )?;
         if let Some(server) = self.0.parts() {
             encode_kafka(&mut page, server)?;
+            encode_latencies(&mut page, server)?;
             encode_budgets(&mut page, server)?;
             encode_journal(&mut page, server)?;
             encode_time(&mut page, server)?;
@@ -250,6 +253,49 @@ fn encode_kafka(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
 }
 
+/// How long clients wait for the server.
+fn encode_latencies(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let metrics = server.kafka.metrics();
+    page.histogram(
+        "freezeframe_produce_seconds",
+        "From the arrival of a produce request until its response is ready",
+        &metrics.produce_latency.counts(),
+    )?;
+    page.histogram(
+        "freezeframe_fetch_seconds",
+        "From the arrival of a fetch request until its response is ready, without the wait that its client asked for (fetch.min.bytes, fetch.max.wait.ms), and with the first read from the disk",
+        &metrics.fetch_latency.counts(),
+    )?;
+    page.histogram(
+        "freezeframe_request_queue_seconds",
+        "From the arrival of a request until it is started: it waits for earlier requests of its connection, also for their long polls; a delay by quotas does not count",
+        &metrics.queue_time.counts(),
+    )?;
+    page.histogram(
+        "freezeframe_journal_sync_seconds",
+        "How long a group of appends took to be written and synced, if it was synced",
+        &server.engine.stats().sync_latency.counts(),
+    )?;
+    let Some(zookeeper) = &server.zookeeper else { return Ok(()) };
+    let latencies = zookeeper.latencies();
+    let (name, help) = (
+        "freezeframe_zookeeper_request_seconds",
+        "From the arrival of a request of ZooKeeper's protocol until its reply is ready",
+    );
+    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (kind, counts) in [("read", latencies.reads), ("write", latencies.writes)] {
+        let labels = [("kind", kind)];
+        encode_histogram(&mut family.encode_family(&labels)?, &counts)?;
+    }
+    Ok(())
+}
+
+fn encode_histogram(metric: &mut MetricEncoder<'_>, counts: &LatencyCounts) -> fmt::Result {
+    let buckets: Vec<(f64, u64)> = counts.buckets().collect();
+    let no_exemplars: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
+    metric.encode_histogram(counts.sum().as_secs_f64(), counts.count(), &buckets, no_exemplars)
+}
+
 fn encode_budgets(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
     let usages = server.engine.budgets().usages();
     let by_budget = |value: fn(&BudgetUsage) -> u64| {
@@ -303,17 +349,15 @@ fn encode_journal(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Resu
     let counters = [
         ("journal_groups", "Groups of appends written", &stats.groups),
         ("journal_syncs", "Groups put on stable storage", &stats.syncs),
-        (
-            "journal_sync_us",
-            "How long these groups took to be written and synced",
-            &stats.sync_micros,
-        ),
         ("journal_appends", "Appends that became visible", &stats.appends),
         ("journal_written_bytes", "Bytes of journal written", &stats.bytes),
     ];
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }
+    let help = "How long these groups took to be written and synced";
+    let sync_micros = u64::try_from(stats.sync_latency.counts().sum().as_micros());
+    page.counter("freezeframe_journal_sync_us", help, sync_micros.unwrap_or(u64::MAX))?;
     let gauges = [
         ("journal_end_bytes", "The position behind the journal's last entry", &stats.journal_end),
         ("journal_synced_bytes", "The position below which all is stable", &stats.synced_to),
@@ -487,6 +531,11 @@ impl MetricsPage<'_> {
     fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, u64, u64>(&count, None)
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, counts: &LatencyCounts) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        encode_histogram(&mut metric, counts)
     }
 
     fn gauges_by(

@@ -218,6 +218,9 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         {
             place.mark_idle();
         }
+        if let Some(request) = &mut self.received {
+            request.queue(muted_until);
+        }
         if let Some(until) = muted_until {
             self.reader.pause();
             if !is_busy && self.received.is_some() {
@@ -259,6 +262,7 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
     }
 
     async fn start(&mut self, request: ReceivedRequest) -> Result<(), ConnectionError> {
+        self.connection.kafka.metrics().queue_time.record(request.queue_time());
         let kind = request.kind;
         if kind == RequestKind::Produce {
             self.reader.clear_stalled();

@@ -56,6 +56,25 @@ pub(crate) struct ReceivedRequest {
     pub(crate) frame_bytes: usize,
     /// Its share of the budget.
     pub(crate) permit: Option<QuotaPermit>,
+    /// True if it was not started when it arrived.
+    pub(crate) is_queued: bool,
+}
+
+impl ReceivedRequest {
+    /// The request waits for those in flight, or for the end of its client's throttling. That is no
+    /// time of the server.
+    pub(crate) fn queue(&mut self, muted_until: Option<Instant>) {
+        self.is_queued = true;
+        if let Some(until) = muted_until {
+            self.context.received_at = self.context.received_at.max(until);
+        }
+    }
+
+    /// The time since it arrived, for a request that is started now. The clock is read only if it
+    /// was queued.
+    pub(crate) fn queue_time(&self) -> Duration {
+        if self.is_queued { self.context.received_at.elapsed() } else { Duration::ZERO }
+    }
 }
 
 /// The kinds of requests, by what they wait for.
@@ -182,11 +201,13 @@ impl RequestFrameReader {
             }
             self.reserve(kafka).await?;
             let idle = self.large.is_none() && self.buffer.is_empty();
-            let limit = self.read_timeout(kafka, idle, busy);
-            match tokio::time::timeout(limit, stream.readable()).await {
-                Ok(ready) => ready?,
-                Err(_) if idle => return Ok(None),
-                Err(_) => return Err(ConnectionError::SlowSender),
+            match self.read_timeout(kafka, idle, busy) {
+                None => stream.readable().await?,
+                Some(limit) => match tokio::time::timeout(limit, stream.readable()).await {
+                    Ok(ready) => ready?,
+                    Err(_) if idle => return Ok(None),
+                    Err(_) => return Err(ConnectionError::SlowSender),
+                },
             }
             let read = match &mut self.large {
                 Some(large) => {
@@ -211,19 +232,20 @@ impl RequestFrameReader {
         }
     }
 
-    /// The time for which the client may let the server wait for its next byte.
-    fn read_timeout(&mut self, kafka: &KafkaServer, idle: bool, busy: bool) -> Duration {
+    /// The time for which the client may let the server wait for its next byte; `None` if it may
+    /// for ever.
+    fn read_timeout(&mut self, kafka: &KafkaServer, idle: bool, busy: bool) -> Option<Duration> {
         if !idle {
             let now = Instant::now();
-            self.pace.wait(now) - now
+            Some(self.pace.wait(now) - now)
         } else if busy {
             // The client waits for a response. Its idle time begins with that response.
-            Duration::MAX
+            None
         } else if self.has_begun {
-            kafka.options.idle_max
+            Some(kafka.options.idle_max)
         } else {
             // Clients connect when they have a request, and send it at once.
-            kafka.options.idle_max.min(kafka.options.transfer_limits.stall_max)
+            Some(kafka.options.idle_max.min(kafka.options.transfer_limits.stall_max))
         }
     }
 
@@ -344,7 +366,15 @@ impl<S: ByteStream> KafkaConnection<S> {
         if self.state.authentication.expects_bare_message() {
             let (kind, context) =
                 (RequestKind::Other, self.context(BARE_MESSAGE, 0, RequestHeader::default()));
-            return Ok(ReceivedRequest { kind, context, body: bytes, frame_bytes, permit });
+            let body = bytes;
+            return Ok(ReceivedRequest {
+                kind,
+                context,
+                body,
+                frame_bytes,
+                permit,
+                is_queued: false,
+            });
         }
         let split = split_header(bytes);
         if split.is_err() {
@@ -359,7 +389,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         self.kafka.metrics().count_request(api_key, frame_bytes + 4);
         let context = self.context(api_key, version, header);
         let kind = RequestKind::of(&context, &body);
-        Ok(ReceivedRequest { kind, context, body, frame_bytes, permit })
+        Ok(ReceivedRequest { kind, context, body, frame_bytes, permit, is_queued: false })
     }
 
     fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
@@ -371,6 +401,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             peer: self.ends.peer,
             local: self.ends.local,
             connection: Arc::clone(&self.state),
+            received_at: Instant::now(),
             quota: None,
         }
     }

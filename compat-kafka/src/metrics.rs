@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::LatencyHistogram;
+
 /// One more than the largest API key that has a counter of its own.
 const KEYS: usize = 128;
 
@@ -42,6 +44,13 @@ pub struct KafkaMetrics {
     pub link_bytes_read: AtomicU64,
     /// Bytes of payloads that had to be copied, because the arena was full.
     pub link_bytes_copied: AtomicU64,
+    /// From the arrival of a produce request until its response is ready.
+    pub produce_latency: LatencyHistogram,
+    /// From the arrival of a fetch request until its response is ready, without the wait that its
+    /// client asked for.
+    pub fetch_latency: LatencyHistogram,
+    /// From the arrival of a request until it is started.
+    pub queue_time: LatencyHistogram,
     requests: [AtomicU64; KEYS],
 }
 
@@ -66,6 +75,9 @@ impl Default for KafkaMetrics {
             link_bytes_written: AtomicU64::default(),
             link_bytes_read: AtomicU64::default(),
             link_bytes_copied: AtomicU64::default(),
+            produce_latency: LatencyHistogram::default(),
+            fetch_latency: LatencyHistogram::default(),
+            queue_time: LatencyHistogram::default(),
             requests: [const { AtomicU64::new(0) }; KEYS],
         }
     }

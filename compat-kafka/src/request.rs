@@ -18,6 +18,7 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
 use kafka_sasl::Authentication;
 use kafka_share_groups::ShareSessionGuard;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::kafka_server::KafkaServer;
 use crate::link_session::LinkSession;
@@ -48,6 +49,9 @@ pub(crate) struct RequestContext {
     /// The address of the server that the client connected to.
     pub(crate) local: SocketAddr,
     pub(crate) connection: Arc<ConnectionState>,
+    /// The time of its arrival. A client is not throttled at the server's cost: if it was
+    /// throttled after that, the end of that time.
+    pub(crate) received_at: Instant,
     /// The quotas of the request, if there are any.
     pub(crate) quota: Option<Arc<RequestQuota>>,
 }
@@ -317,6 +321,7 @@ mod tests {
             peer: ([127, 0, 0, 1], 1).into(),
             local: ([127, 0, 0, 1], 2).into(),
             connection: ConnectionState::for_test(),
+            received_at: Instant::now(),
             quota: None,
         }
     }

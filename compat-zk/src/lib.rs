@@ -36,3 +36,4 @@ pub use monitor::{MonitorEntry, MonitorValue};
 pub use options::ZkOptions;
 pub use sasl::SaslUsers;
 pub use server::ZkServer;
+pub use traffic::ZkLatencies;

@@ -26,7 +26,7 @@ use crate::output::{ConnectionOutput, UnreadBudget};
 use crate::past::PastReader;
 use crate::reads::ReadSources;
 use crate::sessions::{LiveSession, LiveSessions, RemovedSession, SessionUse};
-use crate::traffic::{ServerTraffic, reset_of_server};
+use crate::traffic::{ServerTraffic, ZkLatencies, reset_of_server};
 use crate::watches::Watches;
 
 /// The number of transactions that enter the catalog at each tick.
@@ -424,9 +424,14 @@ impl ZkServer {
         traffic
     }
 
+    /// How long requests took, of all connections since the start.
+    pub fn latencies(&self) -> ZkLatencies {
+        self.traffic().latencies
+    }
+
     pub(crate) fn reset_traffic(&self) {
         let connections = self.connections.lock();
-        *self.traffic_before.lock() = ServerTraffic::default();
+        self.traffic_before.lock().reset();
         for connection in connections.iter() {
             connection.output.change_stats(|stats| reset_of_server(&connection.requests, stats));
         }

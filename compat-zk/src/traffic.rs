@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use storage::LatencyCounts;
 use tokio::time::Instant;
 use zk_wire::opcode as op;
 
@@ -113,11 +114,26 @@ impl SentStats {
     }
 }
 
+/// How long requests took since the start. The operator's words do not reset it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ZkLatencies {
+    pub reads: LatencyCounts,
+    pub writes: LatencyCounts,
+}
+
+impl ZkLatencies {
+    fn add(&mut self, other: &ZkLatencies) {
+        self.reads.add(&other.reads);
+        self.writes.add(&other.writes);
+    }
+}
+
 /// The replies of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReplyStats {
     pub(crate) own: SentStats,
     of_server: SentStats,
+    latencies: ZkLatencies,
     /// The zxid of the last reply.
     pub(crate) last_zxid: i64,
     pub(crate) last_latency_ms: u64,
@@ -134,7 +150,14 @@ impl ReplyStats {
     /// Counts a reply of `bytes`.
     pub(crate) fn replied(&mut self, request: RequestMark, zxid: i64, bytes: u64) {
         let now = Instant::now();
-        let ms = now.duration_since(request.received_at).as_millis() as u64;
+        let latency = now.duration_since(request.received_at);
+        let latencies = &mut self.latencies;
+        if request.is_write {
+            latencies.writes.record(latency);
+        } else {
+            latencies.reads.record(latency);
+        }
+        let ms = latency.as_millis() as u64;
         for stats in [&mut self.own, &mut self.of_server] {
             stats.record(request.is_write, ms);
             stats.sizes.record(bytes, now);
@@ -240,6 +263,7 @@ pub(crate) struct ServerTraffic {
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
     pub(crate) sent: SentStats,
+    pub(crate) latencies: ZkLatencies,
 }
 
 impl ServerTraffic {
@@ -250,6 +274,12 @@ impl ServerTraffic {
         self.sent.packets += replies.of_server.packets;
         self.sent.reads.add(&replies.of_server.reads);
         self.sent.writes.add(&replies.of_server.writes);
+        self.latencies.add(&replies.latencies);
+    }
+
+    /// Begins again, but for the latencies of requests.
+    pub(crate) fn reset(&mut self) {
+        *self = ServerTraffic { latencies: self.latencies, ..ServerTraffic::default() };
     }
 }
 
@@ -263,6 +293,26 @@ pub(crate) fn reset_of_server(requests: &RequestStats, replies: &mut ReplyStats)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reset_leaves_the_latencies() {
+        let (requests, mut replies) = (RequestStats::new(), ReplyStats::default());
+        for is_write in [false, true, true] {
+            let mark = RequestMark { xid: 1, received_at: Instant::now(), is_write };
+            replies.replied(mark, 1, 100);
+        }
+        let mut traffic = ServerTraffic::default();
+        traffic.add(&requests, &replies);
+        reset_of_server(&requests, &mut replies);
+        traffic.reset();
+        let mut after = ServerTraffic::default();
+        after.add(&requests, &replies);
+        for traffic in [traffic, after] {
+            assert_eq!(traffic.sent.requests().count, 0);
+            let ZkLatencies { reads, writes } = traffic.latencies;
+            assert_eq!((reads.count(), writes.count()), (1, 2));
+        }
+    }
 
     #[test]
     fn the_least_of_two_is_not_that_of_none() {

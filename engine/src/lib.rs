@@ -47,6 +47,7 @@ pub use storage::disk::volume_bytes;
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
-    Durability, Entry, EntryPayload, LoadBuffer, LoadMemory, LoadMemorySource, LogId, LogThrottle,
-    LogThrottles, Offset, Payload, PayloadHeader, PayloadLocation, StorageError, block_of,
+    Durability, Entry, EntryPayload, LatencyCounts, LatencyHistogram, LoadBuffer, LoadMemory,
+    LoadMemorySource, LogId, LogThrottle, LogThrottles, Offset, Payload, PayloadHeader,
+    PayloadLocation, StorageError, block_of,
 };

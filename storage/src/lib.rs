@@ -35,6 +35,7 @@ mod error;
 mod history;
 pub mod index;
 pub mod journal;
+mod latency;
 pub mod log;
 mod log_throttle;
 pub mod manifest;
@@ -61,6 +62,7 @@ pub use history::{
     CompactedEntry, CompactionHorizon, CompactionSource, EntrySink, HistoryError, HistoryStats,
     ReclaimStats,
 };
+pub use latency::{LatencyCounts, LatencyHistogram};
 pub use log::Log;
 pub use log_throttle::{LogThrottle, LogThrottles};
 pub use payload::{

@@ -25,6 +25,7 @@ use crate::history::{
     CompactionHorizon, CompactionSource, HistoryStats, ReclaimStats, SealedHistory,
 };
 use crate::index::{BlockCache, LogTip};
+use crate::latency::LatencyHistogram;
 use crate::log::Log;
 use crate::proof::SigningKey;
 use crate::sealed_segment::SealedSegment;
@@ -102,8 +103,8 @@ pub struct StoreStats {
     pub groups: AtomicU64,
     /// Groups synced.
     pub syncs: AtomicU64,
-    /// The time that the groups that were synced took to be written and synced, in microseconds.
-    pub sync_micros: AtomicU64,
+    /// The time that the groups that were synced took to be written and synced.
+    pub sync_latency: LatencyHistogram,
     /// The time that the slowest of them took, in microseconds.
     pub sync_micros_max: AtomicU64,
     /// Appends that became visible.

@@ -169,6 +169,7 @@ pub(super) mod tests {
                 peer: ([127, 0, 0, 1], 50_000).into(),
                 local: ([127, 0, 0, 1], 9092).into(),
                 connection,
+                received_at: tokio::time::Instant::now(),
                 quota: None,
             };
             let mut bytes = BytesMut::new();

@@ -63,10 +63,39 @@ pub(crate) async fn handle(
     context: RequestContext,
     body: RequestBody,
 ) -> ResponseResult {
-    let mut request = decode::<FetchRequest>(&context, body)?;
+    let mut long_poll = LongPoll::default();
+    let response = fetch(&kafka, &context, body, &mut long_poll).await;
+    let latency = context.received_at.elapsed().saturating_sub(long_poll.waited);
+    kafka.metrics().fetch_latency.record(latency);
+    response
+}
+
+/// The wait of a fetch for more bytes, for as long as its client wishes.
+#[derive(Debug, Default)]
+struct LongPoll {
+    waited: Duration,
+}
+
+impl LongPoll {
+    /// Waits until `grown` is ready, or the deadline is over; returns true if it is.
+    async fn wait(&mut self, deadline: Instant, grown: impl Future<Output = ()>) -> bool {
+        let begun = Instant::now();
+        let is_over = tokio::time::timeout_at(deadline, grown).await.is_err();
+        self.waited += begun.elapsed();
+        is_over
+    }
+}
+
+async fn fetch(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    body: RequestBody,
+    long_poll: &mut LongPoll,
+) -> ResponseResult {
+    let mut request = decode::<FetchRequest>(context, body)?;
     let (id, epoch) = (request.session_id, request.session_epoch);
     if epoch != CLOSING_EPOCH && epoch != OPENING_EPOCH {
-        return continue_session(&kafka, &context, request).await;
+        return continue_session(kafka, context, request, long_poll).await;
     }
     if id != NO_SESSION {
         kafka.fetch_sessions.close(id);
@@ -76,13 +105,13 @@ pub(crate) async fn handle(
         session.update(request.topics.clone(), &[]);
         let [a, b, c, d, ..] = (kafka.options.new_id)();
         let random = u32::from_be_bytes([a, b, c, d]);
-        let holder = kafka.holder(&context);
+        let holder = kafka.holder(context);
         if let Some((id, session)) = kafka.fetch_sessions.open(session, &holder, random) {
-            return fetch_in_session(&kafka, &context, &request, id, session).await;
+            return fetch_in_session(kafka, context, &request, id, session, long_poll).await;
         }
     }
     let topics = std::mem::take(&mut request.topics);
-    fetch_all(&kafka, &context, &request, topics).await
+    fetch_all(kafka, context, &request, topics, long_poll).await
 }
 
 /// Serves a request of a session that is open.
@@ -90,6 +119,7 @@ async fn continue_session(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     mut request: FetchRequest,
+    long_poll: &mut LongPoll,
 ) -> ResponseResult {
     let session_request = FetchSessionRequest {
         id: request.session_id,
@@ -102,7 +132,7 @@ async fn continue_session(
         Ok((id, session)) => {
             // A client whose response has no session opens another one.
             let id = id.unwrap_or(NO_SESSION);
-            fetch_in_session(kafka, context, &request, id, session).await
+            fetch_in_session(kafka, context, &request, id, session, long_poll).await
         }
         Err(error) => write(context, Some(error), NO_SESSION, Vec::new()).map(Some),
     }
@@ -139,6 +169,7 @@ async fn fetch_in_session(
     request: &FetchRequest,
     id: i32,
     mut session: LockedFetchSession,
+    long_poll: &mut LongPoll,
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();
@@ -158,7 +189,7 @@ async fn fetch_in_session(
         // Not to be kept in memory during the wait: it is out of date by then.
         drop(fetched);
         if let Some(deadline) = deadline {
-            is_over = tokio::time::timeout_at(deadline, session.grown()).await.is_err();
+            is_over = long_poll.wait(deadline, session.grown()).await;
         }
         if rules != security.version() {
             rules = security.version();
@@ -188,6 +219,7 @@ async fn fetch_all(
     context: &RequestContext,
     request: &FetchRequest,
     topics: Vec<FetchTopic>,
+    long_poll: &mut LongPoll,
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();
@@ -217,7 +249,7 @@ async fn fetch_all(
             watching = true;
             continue;
         }
-        let is_over = tokio::time::timeout_at(deadline, watch.changed()).await.is_err();
+        let is_over = long_poll.wait(deadline, watch.changed()).await;
         if rules != security.version() {
             rules = security.version();
             find_topics(kafka, context, request, &mut resolved).await;
@@ -671,6 +703,7 @@ mod tests {
                 peer: "127.0.0.1:1".parse().unwrap(),
                 local: "127.0.0.1:2".parse().unwrap(),
                 connection: crate::request::ConnectionState::for_test(),
+                received_at: Instant::now(),
                 quota: None,
             };
             let answer = write(&context, None, 5, vec![(&topic, vec![readable, failed])]).unwrap();

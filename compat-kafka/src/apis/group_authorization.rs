@@ -115,6 +115,7 @@ impl GuardedKafkaApi {
             peer: "127.0.0.1:4".parse().unwrap(),
             local: "127.0.0.1:9092".parse().unwrap(),
             connection: Arc::clone(&self.alice),
+            received_at: tokio::time::Instant::now(),
             quota: None,
         };
         let served = route(key).unwrap().call(Arc::clone(&self.api.kafka), context, body);

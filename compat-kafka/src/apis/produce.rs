@@ -123,22 +123,32 @@ struct ValidatedBatch {
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
+    body: RequestBody,
+) -> ResponseResult {
+    let response = produce(&kafka, &context, body).await;
+    kafka.metrics().produce_latency.record(context.received_at.elapsed());
+    response
+}
+
+async fn produce(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
     mut body: RequestBody,
 ) -> ResponseResult {
     let frame_bytes = body.len();
     // Taken before any wait: a later request of the connection must not overtake this one.
     let gate = context.connection.produce_lock.lock().await;
-    let _room = take_room_to_decode(&context, &mut body).await?;
-    let request = decode::<ProduceRequest>(&context, body)?;
+    let _room = take_room_to_decode(context, &mut body).await?;
+    let request = decode::<ProduceRequest>(context, body)?;
     let (acks, transactional_id) = (request.acks, request.transactional_id.clone());
     if let Some(id) = &transactional_id
         && let Err(error) =
-            kafka.authorize(&context, Operation::Write, Resource::transactional_id(id))
+            kafka.authorize(context, Operation::Write, Resource::transactional_id(id))
     {
         let response = error_responses(&request, error, &error_message(error));
         return match acks {
-            0 => no_response(&context, &response.responses),
-            _ => encode::<ProduceRequest>(&context, &response).map(Some),
+            0 => no_response(context, &response.responses),
+            _ => encode::<ProduceRequest>(context, &response).map(Some),
         };
     }
     let durability = match acks {
@@ -147,18 +157,18 @@ pub(crate) async fn handle(
         _ => {
             let message = "acks must be 0, 1 or -1 (all)";
             let response = error_responses(&request, ResponseError::InvalidRequiredAcks, message);
-            return encode::<ProduceRequest>(&context, &response).map(Some);
+            return encode::<ProduceRequest>(context, &response).map(Some);
         }
     };
-    let prepared = prepare(&kafka, &context, request, frame_bytes).await;
+    let prepared = prepare(kafka, context, request, frame_bytes).await;
     let PreparedProduce { mut responses, batches, pending } = prepared;
     if !batches.is_empty() {
         let (refused, append) = match transactional_id {
             None => {
-                let holder = kafka.holder(&context);
+                let holder = kafka.holder(context);
                 (Vec::new(), kafka.engine.begin_append(&holder, batches, durability).await)
             }
-            Some(id) => append_transactional(&kafka, &context, id, batches, durability).await,
+            Some(id) => append_transactional(kafka, context, id, batches, durability).await,
         };
         drop(gate);
         let mut refused = refused.into_iter();
@@ -170,16 +180,16 @@ pub(crate) async fn handle(
                 Some(error) => *response = error.into_response(std::mem::take(response)),
                 None => {
                     let result = results.next().expect("each batch that was queued has a result");
-                    pending.complete(&kafka, context.version, response, result);
+                    pending.complete(kafka, context.version, response, result);
                 }
             }
         }
     }
     if acks == 0 {
-        return no_response(&context, &responses);
+        return no_response(context, &responses);
     }
     let response = ProduceResponse::default().with_responses(responses);
-    encode::<ProduceRequest>(&context, &response).map(Some)
+    encode::<ProduceRequest>(context, &response).map(Some)
 }
 
 /// Appends the batches of a transaction; the result has an error for each that does not belong to

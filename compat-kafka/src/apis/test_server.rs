@@ -77,6 +77,7 @@ pub(super) async fn ask<R: ApiHandler>(
         peer: ([127, 0, 0, 1], 50_000).into(),
         local: ([127, 0, 0, 1], 9092).into(),
         connection: crate::request::ConnectionState::for_test(),
+        received_at: tokio::time::Instant::now(),
         quota: None,
     };
     let mut bytes = BytesMut::new();

@@ -96,6 +96,7 @@ impl TestAuthorizer {
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
             connection: Arc::clone(&self.connection),
+            received_at: tokio::time::Instant::now(),
             quota: None,
         }
     }

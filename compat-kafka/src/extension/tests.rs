@@ -42,6 +42,7 @@ fn context() -> RequestContext {
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
         connection: crate::request::ConnectionState::for_test(),
+        received_at: tokio::time::Instant::now(),
         quota: None,
     }
 }

@@ -250,7 +250,7 @@ impl<S: AppendStage> StoreWriter<S> {
     fn record_sync(&self, elapsed: Duration) {
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let stats = &self.shared.stats;
-        stats.sync_micros.fetch_add(micros, Ordering::Relaxed);
+        stats.sync_latency.record(elapsed);
         stats.sync_micros_max.fetch_max(micros, Ordering::Relaxed);
     }
 

@@ -108,6 +108,10 @@ fn words_commands_and_metrics_agree() {
     assert_eq!(value(&metrics, "znode_count "), "7");
     let (_, page) = http_get(server.http, "/metrics").expect("an answer");
     assert!(!page.contains("znode_count"), "{page}");
+    let count = |kind| {
+        value(&page, &format!("freezeframe_zookeeper_request_seconds_count{{kind=\"{kind}\"}} "))
+    };
+    assert_eq!((count("read"), count("write")), ("1", "3"));
     let (_, list) = http_get(server.http, "/commands").expect("an answer");
     assert!(list.contains("href=\"/commands/monitor\""), "{list}");
 

@@ -87,6 +87,7 @@ fn the_first_version_has_no_rebalance_timeout_but_the_sessions() {
         peer: "[::ffff:10.1.2.3]:4".parse().unwrap(),
         local: "127.0.0.1:1".parse().unwrap(),
         connection: crate::request::ConnectionState::for_test(),
+        received_at: tokio::time::Instant::now(),
         quota: None,
     };
     let old = to_join_request(join_request("g", 0), &context(0));

@@ -51,6 +51,7 @@ async fn produce(
         peer: ([127, 0, 0, 1], 50_000).into(),
         local: ([127, 0, 0, 1], 9092).into(),
         connection: crate::request::ConnectionState::for_test(),
+        received_at: tokio::time::Instant::now(),
         quota: None,
     };
     let mut body = BytesMut::new();
