@@ -28,6 +28,7 @@ use crate::http_ports::{HttpPorts, HttpService};
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
 use crate::maintenance::MaintenanceTasks;
+use crate::metrics::{CertificateEnds, DiskTrend};
 use crate::mount_users::{AuthorizedMounts, MountUsers};
 use crate::status::{ServerParts, ServerStatus};
 use crate::supervisor;
@@ -121,6 +122,7 @@ impl Broker {
         };
         let zookeeper_tls = zookeeper.as_ref().and_then(|zookeeper| zookeeper.tls.clone());
         all_tls.extend(zookeeper_tls.map(|tls| ("ZooKeeper".to_owned(), tls)));
+        let certificates = Arc::new(CertificateEnds::new(all_tls.clone()));
         kafka.history().set_health(Arc::new(BrokerHealth::new(
             &status,
             data.clone(),
@@ -135,11 +137,16 @@ impl Broker {
         );
         maintenance.spawn(Arc::clone(&engine).run_maintenance());
         maintenance.spawn(Arc::clone(&kafka).run_maintenance());
+        let disk_trend = Arc::new(DiskTrend::default());
+        maintenance.spawn(Arc::clone(&disk_trend).run(data.clone()));
         status.serving(ServerParts {
             data_dir: data,
             engine: Arc::clone(&engine),
             kafka: Arc::clone(&kafka),
             zookeeper: zookeeper.as_ref().map(|zookeeper| Arc::clone(&zookeeper.server)),
+            disk_trend,
+            group_lags: Arc::default(),
+            certificates,
         });
         Ok(RunningBroker {
             status,

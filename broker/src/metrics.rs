@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use admission::BudgetUsage;
 use compat_kafka::{ClientMetric, ClientMetricSeries};
@@ -17,8 +18,21 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 use storage::LatencyCounts;
 
+use self::largest_rows::LargestRows;
 use crate::process;
 use crate::status::{ServerParts, ServerStatus};
+
+mod certificates;
+mod disk_trend;
+mod group_lag;
+mod largest_rows;
+
+pub(crate) use certificates::CertificateEnds;
+pub(crate) use disk_trend::DiskTrend;
+pub(crate) use group_lag::GroupLags;
+
+/// The name of the row for everything that has no row of its own. No topic has such a name.
+const OTHERS: &str = "(others)";
 
 /// The text formats of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +159,9 @@ impl Collector for StatusCollector {
             encode_contents(&mut page, server)?;
             encode_cuts(&mut page, server)?;
             encode_disk(&mut page, server)?;
+            encode_certificates(&mut page, server)?;
+            encode_topic_bytes(&mut page, server)?;
+            encode_group_lags(&mut page, server)?;
         }
         encode_build(&mut page)?;
         encode_process(&mut page)
@@ -487,7 +504,68 @@ fn encode_disk(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result 
     let help = "Bytes of the data directory's disk";
     page.gauge("freezeframe_disk_total_bytes", help, volume.total)?;
     let help = "Bytes of that disk that can still be written";
-    page.gauge("freezeframe_disk_free_bytes", help, volume.usable)
+    page.gauge("freezeframe_disk_free_bytes", help, volume.usable)?;
+    let (name, help) = (
+        "freezeframe_disk_days_left",
+        "Days until that disk is full, if it fills as over the last day; absent before the server has run for an hour, and while it does not fill",
+    );
+    let mut metric = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    match server.disk_trend.days_left(volume.usable) {
+        Some(days) => metric.encode_gauge(&days),
+        None => Ok(()),
+    }
+}
+
+fn encode_certificates(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let (name, help) = (
+        "freezeframe_certificate_expiry_timestamp_seconds",
+        "When the first of a listener's certificates ends, since 1970",
+    );
+    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (listener, end) in server.certificates.read() {
+        let seconds = end.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        family.encode_family(&[("listener", listener.as_str())])?.encode_gauge(&seconds)?;
+    }
+    Ok(())
+}
+
+fn encode_topic_bytes(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let mut rows = LargestRows::default();
+    for topic in server.engine.topics().all() {
+        let bytes = topic.partitions.iter().map(|partition| partition.log.stored_bytes());
+        rows.push(bytes.sum(), Arc::clone(&topic.name));
+    }
+    let (name, help) =
+        ("freezeframe_topic_bytes", "Bytes of batches stored, of the 20 largest topics");
+    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (topic, bytes) in rows.iter() {
+        family.encode_family(&[("topic", &**topic)])?.encode_gauge(&bytes)?;
+    }
+    match rows.others() {
+        Some(bytes) => family.encode_family(&[("topic", OTHERS)])?.encode_gauge(&bytes),
+        None => Ok(()),
+    }
+}
+
+fn encode_group_lags(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    // A missing gauge is better than a wrong one.
+    let Ok(Some(rows)) = server.group_lags.read(&server.engine) else { return Ok(()) };
+    let (name, help) = (
+        "freezeframe_group_lag",
+        "Records that a consumer group has not committed in a topic, of the 20 that are furthest behind",
+    );
+    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for ((group, topic), lag) in rows.iter() {
+        let labels = [("group", group.as_str()), ("topic", topic)];
+        family.encode_family(&labels)?.encode_gauge(&lag)?;
+    }
+    match rows.others() {
+        Some(lag) => {
+            let labels = [("group", OTHERS), ("topic", OTHERS)];
+            family.encode_family(&labels)?.encode_gauge(&lag)
+        }
+        None => Ok(()),
+    }
 }
 
 fn encode_build(page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::http_connections::HttpConnections;
 use crate::http_sessions::HttpSessions;
+use crate::metrics::{CertificateEnds, DiskTrend, GroupLags};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
@@ -27,6 +28,9 @@ pub(crate) struct ServerParts {
     pub(crate) kafka: Arc<KafkaServer>,
     /// If ZooKeeper's clients are served.
     pub(crate) zookeeper: Option<Arc<ZkServer>>,
+    pub(crate) disk_trend: Arc<DiskTrend>,
+    pub(crate) group_lags: Arc<GroupLags>,
+    pub(crate) certificates: Arc<CertificateEnds>,
 }
 
 #[derive(Debug)]

@@ -525,6 +525,15 @@ impl Log {
         self.bytes_between(start, end)
     }
 
+    /// The bytes of payload that the log stores, with those in front of its start that are not
+    /// released yet. No index is read for it.
+    pub fn stored_bytes(&self) -> u64 {
+        let state = self.state.read();
+        let prefix = state.compacted_prefix.as_ref().map_or(0, |prefix| prefix.run.tip.bytes);
+        let released = state.horizon.released_tip.bytes;
+        prefix.saturating_add(state.tip.bytes.saturating_sub(released))
+    }
+
     /// The bytes of payload from the entry that holds `from` up to the first entry that begins at
     /// `until` or later. No payload is read.
     ///

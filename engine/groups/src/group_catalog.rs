@@ -385,6 +385,28 @@ impl GroupCatalog {
         Ok(read_offsets(self.catalog.scan(&offsets_prefix(group), cut)?))
     }
 
+    /// The offsets of up to `count` keys behind `after`, and the last of these keys, if there are
+    /// so many.
+    pub(crate) fn stored_offsets_after(
+        &self,
+        after: Option<&[u8]>,
+        count: usize,
+        cut: Cut,
+    ) -> Result<(Vec<GroupOffset>, Option<Vec<u8>>), CatalogError> {
+        let prefix = offsets_prefix(None);
+        let (mut versions, mut last) = (Vec::new(), after.map(<[u8]>::to_vec));
+        for _ in 0..count {
+            let Some(key) = self.catalog.next_key(&prefix, last.as_deref())? else {
+                return Ok((read_offsets(versions), None));
+            };
+            if let Some((stamp, value)) = self.catalog.get(&key, cut)? {
+                versions.push((key.clone(), stamp, value));
+            }
+            last = Some(key);
+        }
+        Ok((read_offsets(versions), last))
+    }
+
     pub(crate) fn has_offsets(&self, group: &str) -> Result<bool, CatalogError> {
         self.catalog.has_any(&offsets_prefix(Some(group)), Cut::ALL)
     }

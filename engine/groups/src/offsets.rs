@@ -96,6 +96,24 @@ impl Groups {
         Ok(offsets)
     }
 
+    /// Up to `count` committed offsets behind the key `after`, and the key to go on after, if there
+    /// may be more. Each costs two seeks, however many offsets were committed before it. Implied
+    /// offsets are left out.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn committed_offsets_after(
+        &self,
+        after: Option<&[u8]>,
+        count: usize,
+    ) -> Result<(Vec<GroupOffset>, Option<Vec<u8>>), EngineError> {
+        let groups = self.catalog()?;
+        let (mut offsets, next) =
+            block_in_place(|| groups.stored_offsets_after(after, count, Cut::ALL))?;
+        offsets.retain(|offset| offset.partition != LATER_PARTITIONS);
+        Ok((offsets, next))
+    }
+
     /// The implied offsets of partitions that were added after the group was set to a moment, where
     /// nothing was committed.
     fn later_partition_offsets(
