@@ -94,7 +94,7 @@ impl HttpRequester {
         operation: Operation,
     ) -> Result<(), HistoryApiError> {
         let cluster = Resource::CLUSTER;
-        if security.authorize(&self.0, operation, cluster) {
+        if security.authorize_named(&self.0, operation, cluster) {
             return Ok(());
         }
         let Resource { kind, name } = cluster;
@@ -236,7 +236,7 @@ async fn authenticate(
                 principal: Principal::user(&claims.subject),
                 proof: LoginProof::Token(claims.expires),
             })),
-            Err(error) => Err(refuse_login(security, &error.to_string()).await),
+            Err(error) => Err(refuse_login(security, address, &error.to_string()).await),
         };
     }
     let basic = if is_one { parse_basic(credentials) } else { None };
@@ -255,12 +255,12 @@ async fn authenticate(
             "the header Authorization has one name and password, as Basic has them, or a token, as Bearer has it".to_owned()
         }
     };
-    Err(refuse_login(security, &reason).await)
+    Err(refuse_login(security, address, &reason).await)
 }
 
 /// Counts and delays a refusal.
-async fn refuse_login(security: &Security, reason: &str) -> HistoryApiError {
-    security.record_login_failure("HTTP", reason);
+async fn refuse_login(security: &Security, address: IpAddr, reason: &str) -> HistoryApiError {
+    security.audit().record_login_failure(&address.to_canonical().to_string(), "HTTP", reason);
     tokio::time::sleep(FAILURE_DELAY).await;
     HistoryApiError::new(HistoryErrorCode::Unauthorized, reason)
 }

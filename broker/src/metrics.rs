@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use admission::BudgetUsage;
 use compat_kafka::{ClientMetric, ClientMetricSeries};
 use compat_zk::{MonitorEntry, MonitorValue};
+use engine::AuditOutcome;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -153,6 +154,7 @@ impl Collector for StatusCollector {
         if let Some(server) = self.0.parts() {
             encode_kafka(&mut page, server)?;
             encode_latencies(&mut page, server)?;
+            encode_audit(&mut page, server)?;
             encode_budgets(&mut page, server)?;
             encode_journal(&mut page, server)?;
             encode_time(&mut page, server)?;
@@ -175,7 +177,7 @@ fn encode_kafka(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result
     page.counter(
         "freezeframe_logins_failed",
         "Clients that were not who they said, by SASL and over HTTP",
-        server.engine.security().logins().failed(),
+        server.engine.security().audit().count(AuditOutcome::Failure),
     )?;
     let counters = [
         ("connections_accepted", "Connections accepted", &metrics.connections_accepted),
@@ -311,6 +313,17 @@ fn encode_histogram(metric: &mut MetricEncoder<'_>, counts: &LatencyCounts) -> f
     let buckets: Vec<(f64, u64)> = counts.buckets().collect();
     let no_exemplars: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
     metric.encode_histogram(counts.sum().as_secs_f64(), counts.count(), &buckets, no_exemplars)
+}
+
+fn encode_audit(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let audit = server.engine.security().audit();
+    let counts =
+        AuditOutcome::ALL.map(|outcome| (outcome.as_str().to_owned(), audit.count(outcome)));
+    let (name, help) = (
+        "freezeframe_audit_events",
+        "Changes that were made, requests that were denied, and logins that failed",
+    );
+    page.counters_by(name, help, "outcome", counts.into_iter())
 }
 
 fn encode_budgets(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {

@@ -1,7 +1,10 @@
 //! The authorization of requests. Every handler asks here, by the operation and the resource.
 
-use engine::security::{Operation, Resource, ResourceType, base_resource};
+use std::fmt::Display;
+
+use engine::security::{Operation, Requester, Resource, ResourceType, base_resource};
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::ApiKey;
 
 use crate::kafka_server::KafkaServer;
 use crate::request::RequestContext;
@@ -23,21 +26,46 @@ impl KafkaServer {
             return Ok(());
         }
         let (who, asked) = (context.connection.requester(), base_resource(resource));
-        if self.engine.security().authorize(&who, operation, asked) {
+        if self.engine.security().authorize_named(&who, operation, asked) {
             Ok(())
         } else {
             Err(refusal(resource.kind))
         }
     }
 
-    /// [`KafkaServer::authorize`], for a caller that leaves out what it refuses.
+    /// Records a change that a request made, in the audit log.
+    pub(crate) fn record_change(&self, context: &RequestContext, resource: impl Display) {
+        let operation = match ApiKey::try_from(context.api_key) {
+            Ok(api) => format!("{api:?}"),
+            Err(_) => context.api_key.to_string(),
+        };
+        self.record_change_by(&context.connection.requester(), &operation, resource);
+    }
+
+    pub(crate) fn record_change_by(
+        &self,
+        requester: &Requester,
+        operation: &str,
+        resource: impl Display,
+    ) {
+        let audit = self.engine.security().audit();
+        audit.record_change(requester.audit_subject(), operation, resource);
+    }
+
+    /// [`KafkaServer::authorize`], for a caller that leaves out what it refuses. That is no denial
+    /// for the audit log.
     pub(crate) fn is_authorized(
         &self,
         context: &RequestContext,
         operation: Operation,
         resource: Resource<'_>,
     ) -> bool {
-        self.authorize(context, operation, resource).is_ok()
+        context.connection.count_authorization();
+        if !self.is_authorizing() {
+            return true;
+        }
+        let (who, asked) = (context.connection.requester(), base_resource(resource));
+        self.engine.security().authorize(&who, operation, asked)
     }
 
     /// True if the client may do `operation` to any resource of a type at all.

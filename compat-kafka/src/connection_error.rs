@@ -59,8 +59,9 @@ impl ConnectionError {
             ConnectionError::Handshake(_) => tracing::debug!(%peer, error = %self, "no connection"),
             // Strangers may do that all the time: a warning now and then.
             ConnectionError::NotAuthenticated(_) => {
-                let security = kafka.engine.security();
-                security.record_login_failure("nothing", "requests come before a login");
+                let address = peer.ip().to_canonical().to_string();
+                let audit = kafka.engine.security().audit();
+                audit.record_login_failure(&address, "nothing", "requests come before a login");
                 tracing::debug!(%peer, error = %self, "no connection");
             }
             // Clients disconnect all the time: this is no warning.

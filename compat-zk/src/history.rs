@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission::{Holder, QueueGrant};
-use engine_core::{EngineError, SeekError, WaitPolicy};
+use engine_core::{AuditSubject, EngineError, SeekError, WaitPolicy};
 use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{
     ChangesQuery, PastSubtree, PastTransaction, RestoreError, SessionId, TransactionDraft,
@@ -197,7 +197,12 @@ impl PastReader {
         let started = Instant::now();
         loop {
             match self.attempt_restore(&restore, identity, dry_run).await {
-                Ok((zxid, changes)) => return Ok(ZnodeRestoreResponse { at, zxid, changes }),
+                Ok((zxid, changes)) => {
+                    if zxid.is_some() {
+                        self.record_restore(connection, identity, &restore.path, &at);
+                    }
+                    return Ok(ZnodeRestoreResponse { at, zxid, changes });
+                }
                 // The conflicting change is over: the next attempt begins behind it.
                 Err(RestoreFailure::Changed(_)) if started.elapsed() < RESTORE_MAX => {}
                 Err(RestoreFailure::Changed(code)) => {
@@ -210,6 +215,19 @@ impl PastReader {
                 Err(RestoreFailure::Refused(refusal)) => return Err(refusal),
             }
         }
+    }
+
+    fn record_restore(
+        &self,
+        connection: &Connection,
+        identity: &ConnectionIdentity,
+        path: &str,
+        at: &str,
+    ) {
+        let address = connection.peer.ip().to_canonical().to_string();
+        let subject = AuditSubject { principal: &identity.by, address: &address };
+        let resource = format_args!("ZNODE {path} as of {at}");
+        self.znodes.core().audit().record_change(subject, "restore", resource);
     }
 
     /// Puts a subtree back unless something of it changes meanwhile: the transaction, and what it

@@ -594,7 +594,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             _ => Err(ZkCode::AuthFailed),
         };
         if identified.is_err() {
-            self.server.count_auth_failure();
+            self.server.record_auth_failure(self.connection, scheme);
         }
         self.connection.output.reply_header(mark, 0, identified);
         identified.map_err(|_| ConnectionEnd::Refused("the client is not who it says it is"))
@@ -628,7 +628,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             }
         };
         if let Err(code) = identified {
-            self.server.count_auth_failure();
+            self.server.record_auth_failure(self.connection, "sasl");
             output.reply_with_body(mark, 0, code.number(), |out| out.buffer(None));
             return Err(ConnectionEnd::Refused("the client is not who it says it is"));
         }

@@ -453,15 +453,20 @@ impl ZkServer {
         self.auth_failures.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_auth_failure(&self) {
+    /// A client that is not who it says, by this scheme.
+    pub(crate) fn record_auth_failure(&self, connection: &Connection, scheme: &str) {
         self.auth_failures.fetch_add(1, Ordering::Relaxed);
+        let address = connection.peer.ip().to_canonical().to_string();
+        let why = "the client is not who it says it is";
+        let way = format_args!("ZooKeeper {scheme}");
+        self.znodes.core().audit().record_login_failure(&address, way, why);
     }
 
     /// A client that did not speak TLS as it has to, or showed no certificate that is trusted.
     pub(crate) fn count_failed_handshake(&self, peer: SocketAddr, error: &io::Error) {
         tracing::debug!(%peer, %error, "a handshake of TLS failed");
         self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
-        self.count_auth_failure();
+        self.auth_failures.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn failed_handshakes(&self) -> u64 {

@@ -26,12 +26,13 @@ pub use engine_core::namespace::{
 pub use engine_core::pins::PinError;
 pub use engine_core::seek::OffsetAndTimestamp;
 pub use engine_core::{
-    ActiveProducer, AppendWatch, BatchFormat, CacheWeight, CoreOptions, CutAnswer, CutCacheStats,
-    CutPartition, DynamicMaintenance, EndingTransaction, EngineCore, EngineError,
-    ExcludedTransaction, Isolation, KeyedRecord, LruCache, MaintenanceOptions, NO_TIMES,
-    OpenTransaction, PartitionView, PendingAppends, PendingStamp, ProducerSequence, RecordBatch,
-    RefusalLog, RewriteOutcome, SeekError, TimeRange, TopicView, TransactionEnd,
-    TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins, retention,
+    AUDIT_TARGET, ActiveProducer, AppendWatch, AuditLog, AuditOutcome, AuditSubject, BatchFormat,
+    CacheWeight, CoreOptions, CutAnswer, CutCacheStats, CutPartition, DynamicMaintenance,
+    EndingTransaction, EngineCore, EngineError, ExcludedTransaction, Isolation, KeyedRecord,
+    LruCache, MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends,
+    PendingStamp, ProducerSequence, RecordBatch, RefusalLog, RewriteOutcome, SeekError, TimeRange,
+    TopicView, TransactionEnd, TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction,
+    pins, retention,
 };
 pub use engine_files as files;
 pub use engine_groups as groups;

@@ -5,6 +5,7 @@
 //! up, so that a refusal does not say whether it is there. An answer that covers many resources
 //! leaves out those that the requester may not see ([`AnswerFilter`]), and says so.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,11 +52,17 @@ impl HistoryAccess {
         operation: Operation,
         resource: Resource<'_>,
     ) -> Result<(), HistoryApiError> {
-        if self.allows(operation, resource) {
+        let resource = base_resource(resource);
+        if self.security.authorize_named(&self.who, operation, resource) {
             Ok(())
         } else {
-            Err(refusal(&missing(operation, base_resource(resource))))
+            Err(refusal(&missing(operation, resource)))
         }
+    }
+
+    /// Records a change that the requester made, in the audit log.
+    pub(crate) fn record_change(&self, operation: &str, resource: impl Display) {
+        self.security.audit().record_change(self.who.audit_subject(), operation, resource);
     }
 
     /// [`HistoryAccess::require`] for each of these topics.
@@ -85,6 +92,8 @@ impl HistoryAccess {
         if self.allows_any(operation, kind) {
             Ok(())
         } else {
+            let subject = self.who.audit_subject();
+            self.security.audit().record_denial(subject, operation, format_args!("any {kind}"));
             Err(refusal(&missing_any(operation, kind)))
         }
     }

@@ -29,6 +29,7 @@ pub(crate) async fn pin(
     let holder = access.holder();
     let pins = context.engine.pins().on_behalf_of(&holder);
     let pin = pins.set(&name, at, WaitPolicy::Refuse, expires, topics.as_deref()).await?;
+    access.record_change("pin", format_args!("pin {name} of {}", moment_text(pin.at)));
     Ok(PinResponse { pin: description(&pin) })
 }
 
@@ -44,6 +45,7 @@ pub(crate) async fn unpin(
         Some(pin) => pins.remove_set_at(&name, pin.set).await?,
         None => pins.remove(&name).await?,
     }
+    access.record_change("unpin", format_args!("pin {name}"));
     Ok(UnpinResponse { removed: name })
 }
 

@@ -46,6 +46,7 @@ pub(crate) async fn add_plugin(
 ) -> Result<AddPluginResponse, HistoryApiError> {
     access.require(Operation::Alter, Resource::CLUSTER)?;
     context.engine.plugins().add(&name, module.into()).await?;
+    access.record_change("add_plugin", format_args!("plug-in {name}"));
     Ok(AddPluginResponse { added: name })
 }
 
@@ -56,6 +57,7 @@ pub(crate) async fn remove_plugin(
 ) -> Result<RemovePluginResponse, HistoryApiError> {
     access.require(Operation::Alter, Resource::CLUSTER)?;
     context.engine.plugins().remove(&name).await?;
+    access.record_change("remove_plugin", format_args!("plug-in {name}"));
     Ok(RemovePluginResponse { removed: name })
 }
 

@@ -176,7 +176,9 @@ async fn commit(
     // The plan has waited for the moment already.
     let set = setting.apply(&engine, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
     drop(hold);
-    tracing::info!(group, at = %set.at, partitions = set.offsets.len(), "a group was set");
+    let partitions = set.offsets.len();
+    let resource = format_args!("GROUP {group} to {}: {partitions} partitions", set.at);
+    access.record_change("seek_group", resource);
     Ok(set)
 }
 

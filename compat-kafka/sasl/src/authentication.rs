@@ -171,7 +171,7 @@ impl Authentication {
             Err(error) => Err(error),
         };
         if let Err(error) = &step {
-            security.record_login_failure(mechanism, &error.to_string());
+            security.audit().record_login_failure(requester.host(), mechanism, &error.to_string());
             delay_refusal(options).await;
         }
         step.map_err(|error| match error {
@@ -189,8 +189,9 @@ impl Authentication {
     pub async fn abandon(&self, security: &Security) {
         let options = self.options.as_ref().expect("the port has SASL");
         self.state.lock().phase = SaslPhase::Failed;
-        security
-            .record_login_failure("SASL", "the client sends a request in the middle of its login");
+        let requester = self.requester();
+        let why = "the client sends a request in the middle of its login";
+        security.audit().record_login_failure(requester.host(), "SASL", why);
         delay_refusal(options).await;
     }
 

@@ -64,7 +64,30 @@ async fn replace(
         .iter()
         .filter_map(|config| Some((config.name.to_string(), config.value.as_ref()?.to_string())))
         .collect();
-    alter(kafka, kind, name, |overrides| *overrides = configs, validate_only).await
+    alter(kafka, kind, name, |overrides| *overrides = configs, validate_only).await?;
+    if !validate_only {
+        record_alteration(kafka, context, kind, name, resource.configs.iter().map(|c| &*c.name));
+    }
+    Ok(())
+}
+
+/// Records a change of these settings. Their values are in the resource's history.
+pub(super) fn record_alteration<'a>(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    kind: i8,
+    name: &str,
+    settings: impl Iterator<Item = &'a str>,
+) {
+    let kind = match kind {
+        resource::TOPIC => "TOPIC",
+        resource::BROKER => "BROKER",
+        resource::CLIENT_METRICS => "CLIENT_METRICS",
+        resource::GROUP => "GROUP",
+        _ => "RESOURCE",
+    };
+    let settings: Vec<&str> = settings.collect();
+    kafka.record_change(context, format_args!("{kind} {name}: {}", settings.join(", ")));
 }
 
 /// The resources that a request names more than once.

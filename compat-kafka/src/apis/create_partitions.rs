@@ -79,7 +79,9 @@ async fn add(
     if validate_only {
         adding.await?
     } else {
-        quota.charge((total as usize).saturating_sub(count), adding).await??
+        quota.charge((total as usize).saturating_sub(count), adding).await??;
+        let resource = format_args!("TOPIC {name} with {total} partitions");
+        kafka.record_change_by(&quota.requester, "CreatePartitions", resource);
     }
     Ok(())
 }

@@ -49,7 +49,9 @@ impl ApiHandler for CreateTopicsRequest {
             !creates_any
                 && *topic.name != *CLUSTER_METADATA_TOPIC
                 && !repeated.contains(&topic.name)
-                && !kafka.is_authorized(context, Operation::Create, Resource::topic(&topic.name))
+                && kafka
+                    .authorize(context, Operation::Create, Resource::topic(&topic.name))
+                    .is_err()
         };
         let (denied, topics): (Vec<_>, Vec<_>) = self.topics.into_iter().partition(is_denied);
         if partition_total(kafka, &topics) > PARTITIONS_PER_REQUEST_MAX {
@@ -146,7 +148,10 @@ async fn create(
     let topic = if validate_only {
         creating.await?
     } else {
-        quota.charge(partitions as usize, creating).await??
+        let topic = quota.charge(partitions as usize, creating).await??;
+        let resource = format_args!("TOPIC {name} with {partitions} partitions");
+        kafka.record_change_by(&quota.requester, "CreateTopics", resource);
+        topic
     };
     Ok(CreatableTopicResult::default()
         .with_name(requested.name.clone())

@@ -39,7 +39,15 @@ impl ApiHandler for DeleteRecordsRequest {
             let mut partitions = Vec::with_capacity(requested.partitions.len());
             for partition in requested.partitions {
                 let deleted = match &topic {
-                    Ok(topic) => delete(kafka, topic, &partition).await,
+                    Ok(topic) => {
+                        let deleted = delete(kafka, topic, &partition).await;
+                        if let Ok(start) = deleted {
+                            let (name, index) = (&topic.name, partition.partition_index);
+                            let resource = format_args!("TOPIC {name}/{index} below {start}");
+                            kafka.record_change(context, resource);
+                        }
+                        deleted
+                    }
                     Err(error) => Err(*error),
                 };
                 partitions.push(to_result(partition.partition_index, deleted));

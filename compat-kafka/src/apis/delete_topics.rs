@@ -85,8 +85,8 @@ enum TopicDeletionRight {
 impl TopicDeletionRight {
     fn of(kafka: &KafkaServer, context: &RequestContext, name: &str) -> TopicDeletionRight {
         let topic = Resource::topic(name);
-        let may = |operation| kafka.is_authorized(context, operation, topic);
-        match (may(Operation::Delete), may(Operation::Describe)) {
+        let may_delete = kafka.authorize(context, Operation::Delete, topic).is_ok();
+        match (may_delete, kafka.is_authorized(context, Operation::Describe, topic)) {
             (true, true) => TopicDeletionRight::Delete,
             (false, true) => TopicDeletionRight::Describe,
             // A rule can deny Describe alone: a topic that cannot be named is not deleted.
@@ -141,7 +141,10 @@ async fn delete(
     quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
     let deleting = kafka.engine.topics().delete(topic.id);
-    Ok(quota.charge(topic.partitions.len(), deleting).await??)
+    quota.charge(topic.partitions.len(), deleting).await??;
+    let resource = format_args!("TOPIC {}", topic.name);
+    kafka.record_change_by(&quota.requester, "DeleteTopics", resource);
+    Ok(())
 }
 
 async fn delete_by_id(

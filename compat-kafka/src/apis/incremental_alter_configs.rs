@@ -14,7 +14,7 @@ use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsRe
 use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::alter_configs::{DuplicateResources, alter, check_keys};
+use super::alter_configs::{DuplicateResources, alter, check_keys, record_alteration};
 use super::describe_configs::{authorize_configs, resource};
 use super::support::{KafkaApiError, error_fields};
 use crate::kafka_server::KafkaServer;
@@ -108,7 +108,11 @@ async fn change(
             operation.apply(key, configs, in_force);
         }
     };
-    alter(kafka, kind, name, apply, validate_only).await
+    alter(kafka, kind, name, apply, validate_only).await?;
+    if !validate_only {
+        record_alteration(kafka, context, kind, name, resource.configs.iter().map(|c| &*c.name));
+    }
+    Ok(())
 }
 
 fn operation(

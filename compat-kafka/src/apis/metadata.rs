@@ -260,6 +260,10 @@ impl MetadataQuery<'_> {
             let error = ResponseError::ThrottlingQuotaExceeded;
             return error_topic(Some(name), Uuid::nil(), error);
         };
+        if created.is_ok() {
+            let resource = format_args!("TOPIC {name} with {partitions} partitions");
+            kafka.record_change_by(&quota.requester, "CreateTopics", resource);
+        }
         // Another request may have created it first: then it exists, as wanted.
         match kafka.engine.topics().named(name) {
             Some(topic) if was_deleted && topic.id == id => {

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use crate::active_rules::ActiveRules;
 use crate::append::{BatchFormat, EngineAppendStage};
 use crate::applier::PendingEvent;
+use crate::audit_log::AuditLog;
 use crate::catalog_fill::open_catalog;
 use crate::catalog_slot::CatalogSlot;
 use crate::config::TopicDefaults;
@@ -150,6 +151,7 @@ pub struct EngineCore {
     pub(crate) failures: PartitionFailures,
     pub(crate) append_budget: AppendBudget,
     budgets: Arc<BudgetRegistry>,
+    audit: AuditLog,
     /// The producers of all logs, and their open transactions.
     pub(crate) producers: Arc<Mutex<ProducerStates>>,
     /// The markers that a crash left without an entry in their transaction log.
@@ -221,6 +223,7 @@ impl EngineCore {
             format,
             append_budget: AppendBudget::new(options.in_flight_bytes_max, &budgets),
             budgets,
+            audit: AuditLog::new(),
             cuts: CutCache::new(options.cut_cache_bytes_max),
             failures: PartitionFailures::default(),
             wings: OnceLock::new(),
@@ -274,6 +277,11 @@ impl EngineCore {
     /// The budget for bytes of appends in flight.
     pub fn append_budget(&self) -> &AppendBudget {
         &self.append_budget
+    }
+
+    /// Who changed what, and who was refused.
+    pub fn audit(&self) -> &AuditLog {
+        &self.audit
     }
 
     /// The budgets that clients share, of this engine and of the servers on it.

@@ -18,6 +18,7 @@
 mod active_rules;
 mod append;
 mod applier;
+mod audit_log;
 pub mod blocking;
 mod catalog_fill;
 mod catalog_rebuild;
@@ -68,6 +69,7 @@ pub use append::{
     TimeRange, WingAppend,
 };
 pub use applier::PendingStamp;
+pub use audit_log::{AUDIT_TARGET, AuditLog, AuditOutcome, AuditSubject};
 pub use catalog_slot::CatalogSlot;
 pub use committed_difference::{CommittedDifference, DifferencePart};
 pub use cut::Cuts;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use admission::Holder;
+use engine_core::AuditSubject;
 use hlc::split_moment_topic;
 use kafka_acls::{Operation, Resource, ResourceType};
 
@@ -56,6 +57,11 @@ impl Requester {
     /// The address as rules have it.
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// The requester as the audit log has it.
+    pub fn audit_subject(&self) -> AuditSubject<'_> {
+        AuditSubject { principal: self.principal.as_str(), address: &self.host }
     }
 }
 
@@ -117,6 +123,23 @@ impl Security {
         if !is_allowed {
             let Resource { kind, name } = resource;
             tracing::debug!(%principal, host = who.host(), %operation, resource = %kind, name, "denied");
+        }
+        is_allowed
+    }
+
+    /// [`Security::authorize`] for what a requester names: a denial goes into the audit log. What
+    /// is left out of a list is none.
+    pub fn authorize_named(
+        &self,
+        who: &Requester,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> bool {
+        let is_allowed = self.authorize(who, operation, resource);
+        if !is_allowed {
+            let Resource { kind, name } = resource;
+            let subject = who.audit_subject();
+            self.audit().record_denial(subject, operation, format_args!("{kind} {name}"));
         }
         is_allowed
     }

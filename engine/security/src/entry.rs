@@ -1,6 +1,7 @@
 //! The entries of the log of security. `docs/FORMAT.md` has their layout.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use kafka_acls::AclRule;
 use scram::{ScramCredential, ScramMechanism};
@@ -50,6 +51,44 @@ pub enum SecurityChange {
     TokenRemoved {
         id: String,
     },
+}
+
+impl SecurityChange {
+    /// The API of Kafka that makes such a change.
+    pub(crate) fn operation(&self) -> &'static str {
+        match self {
+            SecurityChange::AclAdded(_) => "CreateAcls",
+            SecurityChange::AclRemoved(_) => "DeleteAcls",
+            SecurityChange::CredentialSet { .. } | SecurityChange::CredentialRemoved { .. } => {
+                "AlterUserScramCredentials"
+            }
+            SecurityChange::QuotasSet { .. } => "AlterClientQuotas",
+            SecurityChange::TokenSet { .. } => "CreateDelegationToken",
+            SecurityChange::TokenRemoved { .. } => "ExpireDelegationToken",
+        }
+    }
+}
+
+/// The change without secrets.
+impl fmt::Display for SecurityChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecurityChange::AclAdded(rule) | SecurityChange::AclRemoved(rule) => {
+                write!(f, "{rule}")
+            }
+            SecurityChange::CredentialSet { user, mechanism, .. } => {
+                write!(f, "USER {user}: {mechanism} set")
+            }
+            SecurityChange::CredentialRemoved { user, mechanism } => {
+                write!(f, "USER {user}: {mechanism} removed")
+            }
+            SecurityChange::QuotasSet { entity, quotas } => write!(f, "{entity}: {quotas:?}"),
+            SecurityChange::TokenSet { id, token } => {
+                write!(f, "DELEGATION_TOKEN {id} of {}", token.owner)
+            }
+            SecurityChange::TokenRemoved { id } => write!(f, "DELEGATION_TOKEN {id}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,16 +4,11 @@
 //! thousands of hashes. They run on a thread that may block, few at a time, so that wrong passwords
 //! at full speed keep nobody else from being served.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, QueueGrant};
-use parking_lot::Mutex;
 use scram::{ScramCredential, ScramMechanism};
-use storage::LogThrottle;
 
 use crate::guess_limits::GuessLimits;
 use crate::name_key::NameKey;
@@ -51,8 +46,6 @@ pub struct Logins {
     token_salts: NameKey,
     guesses: GuessLimits,
     password_turns: Arc<BudgetQueue>,
-    failed: AtomicU64,
-    warnings: Mutex<LogThrottle>,
 }
 
 impl Logins {
@@ -62,8 +55,6 @@ impl Logins {
             token_salts: key.derive("salts of delegation tokens"),
             guesses: GuessLimits::default(),
             password_turns: BudgetQueue::new(budgets.budget(PASSWORDS, PASSWORDS_MAX)),
-            failed: AtomicU64::new(0),
-            warnings: Mutex::default(),
         }
     }
 
@@ -99,11 +90,6 @@ impl Logins {
         let (_, salt_bytes) = NO_USERS;
         self.token_salts.hash(id.as_bytes())[..salt_bytes].to_vec()
     }
-
-    /// The number of failed logins.
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
 }
 
 impl Security {
@@ -123,16 +109,6 @@ impl Security {
         match credential {
             Some(credential) => (credential.clone(), true),
             None => (unknown, false),
-        }
-    }
-
-    /// Counts a client that is not who it says, and warns now and then. `way` is how it logged in.
-    pub fn record_login_failure(&self, way: impl fmt::Display, why: &str) {
-        let logins = self.logins();
-        logins.failed.fetch_add(1, Ordering::Relaxed);
-        let now = Duration::from_millis(self.wall_now().0);
-        if let Some(logins) = logins.warnings.lock().record_failure(now) {
-            tracing::warn!(%way, why, logins, "logins fail");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Quotas of clients, by user, client id and address (KIP-13, KIP-124, KIP-546, KIP-612).
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// One of a kind, or all of the kind that have no quota of their own.
@@ -15,6 +17,23 @@ pub struct QuotaEntity {
     pub user: Option<QuotaName>,
     pub client_id: Option<QuotaName>,
     pub ip: Option<QuotaName>,
+}
+
+/// `user=alice, client-id=<default>`
+impl fmt::Display for QuotaEntity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [("user", &self.user), ("client-id", &self.client_id), ("ip", &self.ip)];
+        let given = parts.into_iter().filter_map(|(kind, name)| Some((kind, name.as_ref()?)));
+        for (nth, (kind, name)) in given.enumerate() {
+            let separator = if nth == 0 { "" } else { ", " };
+            let name = match name {
+                QuotaName::Named(name) => name,
+                QuotaName::Default => "<default>",
+            };
+            write!(f, "{separator}{kind}={name}")?;
+        }
+        Ok(())
+    }
 }
 
 impl QuotaEntity {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine_core::numbering::{KIND_SECURITY, SECURITY_LOG};
-use engine_core::{EngineCore, EngineError, SeekError, WaitPolicy};
+use engine_core::{AuditLog, AuditSubject, EngineCore, EngineError, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, SysTime};
 use parking_lot::{RwLock, RwLockReadGuard};
 use storage::{Log, Offset};
@@ -149,6 +149,11 @@ impl Security {
         &self.logins
     }
 
+    /// Who changed what, and who was refused.
+    pub fn audit(&self) -> &AuditLog {
+        self.core.audit()
+    }
+
     /// The reading of the wall clock.
     pub(crate) fn wall_now(&self) -> SysTime {
         self.core.wall_now()
@@ -202,7 +207,11 @@ impl Security {
         let snapshot = progress.snapshot.map(|offset| offset.0);
         let entry = SecurityEntry::Changed { snapshot, by, changes };
         progress.bytes_since += self.append(&entry)?.0;
-        let SecurityEntry::Changed { changes, .. } = &entry else { unreachable!("it is one") };
+        let SecurityEntry::Changed { by, changes, .. } = &entry else { unreachable!("it is one") };
+        let subject = AuditSubject { principal: &by.principal, address: &by.from };
+        for change in changes {
+            self.audit().record_change(subject, change.operation(), change);
+        }
         {
             let mut state = self.state.write();
             changes.iter().for_each(|change| state.apply(change));
