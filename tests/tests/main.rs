@@ -20,6 +20,7 @@ mod kafka_sasl;
 mod kafka_tls;
 mod kill;
 mod lifecycle;
+mod logging;
 mod maintenance;
 mod mount;
 mod mount_fuzz;

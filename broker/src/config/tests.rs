@@ -263,6 +263,7 @@ fn the_environment_is_not_only_ours() {
         ("FREEZEFRAME_HTTP_PORT", "tcp://10.0.0.1:80"),
         ("FREEZEFRAME_PORT_9092_TCP_ADDR", "10.0.0.1"),
         ("FREEZEFRAME_LOG", "debug"),
+        ("FREEZEFRAME_LOG_FORMAT", "json"),
         ("FREEZEFRAME_BOOTSTRAP", "x:1"),
         ("FREEZEFRAME_CLIENTS_CACHE", "/tmp"),
         ("FREEZEFRAME_KAFKA_ZOOKEEPER_CONNECT", "zk:2181"),

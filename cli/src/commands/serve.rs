@@ -19,10 +19,10 @@ start or go on.
 
 Each setting is taken from where it is said last: defaults, the file, variables
 (FREEZEFRAME_DATA_DIR, FREEZEFRAME_KAFKA_NUM_PARTITIONS), options, --set.
-FREEZEFRAME_LOG=debug says more. Port 0 is any free one. --mount and --set may
-be given more than once. HTTP has /livez, /readyz, /metrics and /v1.
-Certificates for ZooKeeper: zookeeper.ssl.keyStore.location,
-zookeeper.ssl.trustStore.location.
+FREEZEFRAME_LOG=debug says more, FREEZEFRAME_LOG_FORMAT=json says it in JSON.
+Port 0 is any free one. --mount and --set may be given more than once. HTTP has
+/livez, /readyz, /metrics and /v1. Certificates for ZooKeeper:
+zookeeper.ssl.keyStore.location, zookeeper.ssl.trustStore.location.
 
 A file:
   [server]
