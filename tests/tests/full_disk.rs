@@ -29,13 +29,14 @@ const SETTINGS: &[&str] = &[
 ];
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct SmallDisk {
+/// A disk in memory.
+pub(crate) struct SmallDisk {
     _directory: TestDirectory,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl SmallDisk {
-    fn mount(test: &str, size: &CStr) -> Option<SmallDisk> {
+    pub(crate) fn mount(test: &str, size: &CStr) -> Option<SmallDisk> {
         let directory = TestDirectory::new();
         let path = directory.path().join("disk");
         fs::create_dir(&path).expect("a directory can be made");
@@ -54,7 +55,7 @@ impl SmallDisk {
     }
 
     /// Another program takes all that is left.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut file = fs::File::create(self.path.join("ballast")).expect("a name takes no room");
         for length in [64 << 10, 4 << 10, 1] {
             while file.write_all(&vec![0; length]).is_ok() {}

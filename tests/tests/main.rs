@@ -22,6 +22,7 @@ mod kill;
 mod lifecycle;
 mod logging;
 mod maintenance;
+mod monitoring;
 mod mount;
 mod mount_fuzz;
 mod mount_moments;

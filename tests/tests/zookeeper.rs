@@ -1,7 +1,7 @@
 //! The real binary and ZooKeeper's wire.
 
 mod bad_clients;
-mod client;
+pub(crate) mod client;
 mod command_line;
 mod door;
 mod histories;

@@ -1,6 +1,7 @@
 //! Certificates for TLS, signed by an authority of the test's own.
 
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
@@ -39,7 +40,24 @@ impl TestAuthority {
 
     /// A certificate for `localhost`.
     pub fn sign(&self, common_name: &str) -> SignedKey {
-        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        self.sign_params(common_name, CertificateParams::new(["localhost".to_owned()]))
+    }
+
+    /// A certificate for `localhost` that ends after `time`.
+    pub fn sign_for(&self, common_name: &str, time: Duration) -> SignedKey {
+        let params = CertificateParams::new(["localhost".to_owned()]).map(|mut params| {
+            params.not_after = (SystemTime::now() + time).into();
+            params
+        });
+        self.sign_params(common_name, params)
+    }
+
+    fn sign_params(
+        &self,
+        common_name: &str,
+        params: Result<CertificateParams, rcgen::Error>,
+    ) -> SignedKey {
+        let mut params = params.expect("a name");
         params.distinguished_name.push(DnType::CommonName, common_name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("it signs").pem();

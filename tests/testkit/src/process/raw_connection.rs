@@ -134,9 +134,22 @@ impl RawKafkaConnection {
     /// # Panics
     /// No response arrives.
     pub fn produce(&mut self, topic: &str, partition: i32, records: &Bytes) -> (i16, i64) {
-        let answer = self.call(9, &produce_request(topic, partition, records)).expect("an answer");
+        self.try_produce(topic, partition, records).expect("an answer")
+    }
+
+    /// [`RawKafkaConnection::produce`], on a server that may end.
+    ///
+    /// # Errors
+    /// No response arrives.
+    pub fn try_produce(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        records: &Bytes,
+    ) -> io::Result<(i16, i64)> {
+        let answer = self.call(9, &produce_request(topic, partition, records))?;
         let answer = &answer.responses[0].partition_responses[0];
-        (answer.error_code, answer.base_offset)
+        Ok((answer.error_code, answer.base_offset))
     }
 
     /// Fetches from `offset` on without waiting. Returns the error code, the end, and the batches.
