@@ -119,7 +119,8 @@ fn set_last_clock_ahead(file: &Path, ahead: Duration) {
     const SLOTS: [usize; 2] = [0, 4096];
     let ahead_ms = ahead.as_millis() as u64;
     let mut bytes = std::fs::read(file).expect("a closed store has a bound");
-    for slot in SLOTS.into_iter().filter_map(|at| bytes.get_mut(at..at + SLOT_BYTES)) {
+    for at in SLOTS {
+        let Some(slot) = bytes.get_mut(at..at + SLOT_BYTES) else { continue };
         let mut advance = |at: usize, by: u64| {
             let field = &mut slot[at..at + 8];
             let value = u64::from_le_bytes(field.try_into().expect("eight bytes"));
@@ -127,23 +128,10 @@ fn set_last_clock_ahead(file: &Path, ahead: Duration) {
         };
         advance(16, ahead_ms << 16);
         advance(42, ahead_ms);
-        let checksum = crc32c(&slot[..60]);
+        let checksum = crc32c::crc32c(&slot[..60]);
         slot[60..].copy_from_slice(&checksum.to_le_bytes());
     }
     std::fs::write(file, bytes).expect("it can be written");
-}
-
-/// CRC-32C, bit by bit.
-fn crc32c(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0x82f6_3b78;
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
-        }
-    }
-    !crc
 }
 
 /// A process that ends with this.
