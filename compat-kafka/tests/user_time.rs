@@ -64,6 +64,7 @@ fn engine_batch(records: &Bytes, count: u32, least: i64, most: i64) -> RecordBat
         count,
         times: (UserTime(least), UserTime(most)),
         producer: None,
+        expected_base: None,
         holder: None,
     }
 }

@@ -100,6 +100,7 @@ impl NamespaceWorld {
             },
             times: (UserTime(7), UserTime(7)),
             producer: None,
+            expected_base: None,
             holder: None,
         };
         let batches = vec![(Arc::clone(topic), 0, batch)];

@@ -38,6 +38,7 @@ use crate::request::{
     BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode, take_room_to_decode,
 };
 
+mod import;
 #[cfg(test)]
 mod tests;
 mod user_time;
@@ -90,11 +91,18 @@ impl PartitionProduceError {
     }
 }
 
-/// The data that the response needs of a batch that is on its way to the journal.
-struct PendingAppend {
-    /// The place of its result in the response.
+/// The place of a partition's result in the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ResponsePlace {
     topic_index: usize,
     partition_index: usize,
+}
+
+/// The data that the response needs of a batch that is on its way to the journal.
+struct PendingAppend {
+    place: ResponsePlace,
+    /// True if the batch before it is of the same partition: an importer sends several.
+    follows: bool,
     /// True if the topic's timestamps are append times.
     has_append_time: bool,
     log_start: Offset,
@@ -174,8 +182,8 @@ async fn produce(
         let mut refused = refused.into_iter();
         let mut results = append.results().await.into_iter();
         for pending in pending {
-            let topic = &mut responses[pending.topic_index];
-            let response = &mut topic.partition_responses[pending.partition_index];
+            let topic = &mut responses[pending.place.topic_index];
+            let response = &mut topic.partition_responses[pending.place.partition_index];
             match refused.next().flatten() {
                 Some(error) => *response = error.into_response(std::mem::take(response)),
                 None => {
@@ -246,17 +254,22 @@ async fn prepare(
         for (partition_index, data) in data.partition_data.into_iter().enumerate() {
             let response =
                 PartitionProduceResponse::default().with_index(data.index).with_base_offset(-1);
-            let batch = match &topic {
+            let batches = match &topic {
                 Ok(topic) => {
                     let request =
                         PartitionBatchRequest { data: &data, is_transactional, frame_bytes };
-                    prepare_batch(kafka, topic, request).await.map(|batch| (topic, batch))
+                    prepare_partition(kafka, context, topic, request)
+                        .await
+                        .map(|batches| (topic, batches))
                 }
                 Err(error) => Err(error.clone()),
             };
-            partitions.push(match batch {
-                Ok((topic, batch)) => {
-                    prepared.push(kafka, topic_index, partition_index, topic, batch, &holder);
+            partitions.push(match batches {
+                Ok((topic, batches)) => {
+                    let place = ResponsePlace { topic_index, partition_index };
+                    for batch in batches {
+                        prepared.push(kafka, place, topic, batch, &holder);
+                    }
                     response
                 }
                 Err(mut error) => {
@@ -282,8 +295,7 @@ impl PreparedProduce {
     fn push(
         &mut self,
         kafka: &KafkaServer,
-        topic_index: usize,
-        partition_index: usize,
+        place: ResponsePlace,
         topic: &Arc<Topic>,
         batch: ValidatedBatch,
         holder: &Holder,
@@ -293,8 +305,8 @@ impl PreparedProduce {
             batch.holder = Some(holder.clone());
         }
         self.pending.push(PendingAppend {
-            topic_index,
-            partition_index,
+            place,
+            follows: self.pending.last().is_some_and(|last| last.place == place),
             has_append_time: topic.config.is_log_append_time(&kafka.engine.topic_defaults()),
             log_start: topic.partitions[partition as usize].start(),
             rule: topic.user_time().cloned(),
@@ -313,6 +325,10 @@ impl PendingAppend {
         response: &mut PartitionProduceResponse,
         result: Result<AppendReceipt, EngineError>,
     ) {
+        // The first batch that fails is the one to report, and the first of all says where they begin.
+        if self.follows && (response.error_code != 0 || result.is_ok()) {
+            return;
+        }
         response.log_start_offset = self.log_start.0 as i64;
         response.log_append_time_ms = NO_TIME;
         let (base, time_ms) = match result {
@@ -454,13 +470,32 @@ struct PartitionBatchRequest<'a> {
     frame_bytes: usize,
 }
 
-/// Validates a batch: in place if it is small. Large ones are decompressed on blocking threads, a
-/// few at a time.
-async fn prepare_batch(
+/// Validates the batch of a partition, or the batches of an importer.
+async fn prepare_partition(
     kafka: &KafkaServer,
+    context: &RequestContext,
     topic: &Topic,
     request: PartitionBatchRequest<'_>,
-) -> Result<ValidatedBatch, PartitionProduceError> {
+) -> Result<Vec<ValidatedBatch>, PartitionProduceError> {
+    match import::expected_base(request.data)? {
+        None => {
+            let validate = |limit| Ok(vec![validate_batch(kafka, topic, request, limit)?]);
+            validate_off_thread(kafka, validate).await
+        }
+        Some(base) => {
+            import::authorize(kafka, context, &topic.name)?;
+            let validate = |limit| import::validate_batches(kafka, topic, request, base, limit);
+            validate_off_thread(kafka, validate).await
+        }
+    }
+}
+
+/// Validates batches: in place if they are small. Large ones are decompressed on blocking threads, a
+/// few at a time.
+async fn validate_off_thread(
+    kafka: &KafkaServer,
+    validate: impl Fn(DecompressionLimit) -> Result<Vec<ValidatedBatch>, PartitionProduceError>,
+) -> Result<Vec<ValidatedBatch>, PartitionProduceError> {
     let format_limit = kafka.format.decompression_limit();
     let inline_limit =
         if INLINE_DECOMPRESSION.decompressed_bytes_max < format_limit.decompressed_bytes_max {
@@ -468,10 +503,10 @@ async fn prepare_batch(
         } else {
             format_limit
         };
-    match validate_batch(kafka, topic, request, inline_limit) {
+    match validate(inline_limit) {
         Err(refused) if refused.is_too_large && inline_limit != format_limit => {
             let _turn = kafka.admission.decompressions.acquire().await;
-            block_in_place(|| validate_batch(kafka, topic, request, format_limit))
+            block_in_place(|| validate(format_limit))
         }
         result => result,
     }
@@ -518,6 +553,7 @@ fn validate_batch(
         count: header.record_count as u32,
         times,
         producer: producer_sequence(&header),
+        expected_base: None,
         holder: None,
     };
     Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })

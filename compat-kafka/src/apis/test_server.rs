@@ -56,6 +56,7 @@ pub(super) async fn topic_with_records(kafka: &Arc<KafkaServer>, name: &str, rec
         count: records,
         times: (UserTime(0), UserTime(0)),
         producer: None,
+        expected_base: None,
         holder: None,
     };
     let topic = kafka.engine.topics().named(name).unwrap();

@@ -26,6 +26,7 @@ async fn append_three(kafka: &KafkaServer) {
         count: 3,
         times: (UserTime(0), UserTime(0)),
         producer: None,
+        expected_base: None,
         holder: None,
     };
     let topic = kafka.engine.topics().named("a").unwrap();

@@ -27,12 +27,14 @@ pub type TimeRange = (UserTime, UserTime);
 pub struct RecordBatch {
     /// Its bytes. Its header is completed when the offset is known.
     pub payload: Payload,
-    /// The number of records.
+    /// The number of offsets. As many records are in it, or fewer if it comes from another log.
     pub count: u32,
-    /// Their user times.
+    /// Their user times; [`NO_TIMES`](crate::NO_TIMES) without records.
     pub times: TimeRange,
     /// The producer's sequence, if an idempotent producer sent it.
     pub producer: Option<ProducerSequence>,
+    /// The offset that it must get, for a batch of another log, which keeps its offsets and its times.
+    pub expected_base: Option<Offset>,
     /// The account that the state of that producer is charged to. Without one, it is charged like
     /// producers that a restart found.
     pub holder: Option<Holder>,
@@ -164,6 +166,7 @@ pub trait WingAppend: std::fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct BatchNote {
     pub(crate) producer: Option<ProducerSequence>,
+    pub(crate) expected_base: Option<Offset>,
     pub(crate) origin: Option<ProducerOrigin>,
     /// The transactions of the partition, for a batch that belongs to one.
     pub(crate) transactions: Option<Arc<LogTransactions>>,
@@ -207,8 +210,7 @@ impl AppendStage for EngineAppendStage {
                 return Ok(());
             }
             AppendNote::IfLogEndsAt(end) if *end != base => {
-                let (start, offset) = (Offset(0), end.0 as i64);
-                return Err(EngineError::OffsetOutOfRange { offset, start, end: base });
+                return Err(unexpected_base(*end, base));
             }
             AppendNote::Wing(wing) => {
                 let wing = Arc::clone(wing);
@@ -228,6 +230,9 @@ impl AppendStage for EngineAppendStage {
             AppendNote::EndedTransaction => return self.markers.stage_ended(append),
             AppendNote::Event | AppendNote::IfLogEndsAt(_) => return Ok(()),
         };
+        if let Some(expected) = note.expected_base.filter(|expected| *expected != base) {
+            return Err(unexpected_base(expected, base));
+        }
         // A duplicate is a duplicate whatever its user time: the first copy was accepted.
         if let Some(producer) = &note.producer {
             producers.check(append.log, producer)?;
@@ -273,6 +278,12 @@ impl AppendStage for EngineAppendStage {
     fn state(&self) -> Vec<u8> {
         self.producers.lock().encode()
     }
+}
+
+/// The error of an append that must begin at `expected`, where the log ends at `base`.
+fn unexpected_base(expected: Offset, base: Offset) -> EngineError {
+    let (start, offset) = (Offset(0), expected.0 as i64);
+    EngineError::OffsetOutOfRange { offset, start, end: base }
 }
 
 /// The append of one event. Events have no user time.

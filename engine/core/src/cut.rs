@@ -296,6 +296,7 @@ mod tests {
                 payload: Payload { header: PayloadHeader::new(&[0; 8]), rest: Bytes::new() },
                 times: (UserTime(0), UserTime(0)),
                 producer: None,
+                expected_base: None,
                 holder: None,
             };
             let batches = vec![(Arc::clone(&topic), 0, batch)];

@@ -14,6 +14,7 @@ use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
 use crate::numbering::KIND_RECORDS;
 use crate::producers::ProducerOrigin;
+use crate::user_time::NO_TIMES;
 
 const FLIGHT: BudgetSpec = BudgetSpec {
     name: "flight-bytes",
@@ -152,15 +153,18 @@ impl RecordBatch {
             holder,
             is_allocated: (0..allocated_below).contains(&producer.id),
         });
+        let append_time = append_time && self.expected_base.is_none();
+        let has_times = self.times != NO_TIMES;
         let note = BatchNote {
             producer: self.producer,
+            expected_base: self.expected_base,
             origin,
             transactions: is_transactional.then(|| Arc::clone(&partition.transactions)),
             append_time,
             append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
             rule_since: rule.map_or(Hlc::ZERO, |rule| rule.since()),
             strict_user_time_max: rule
-                .filter(|rule| rule.is_strict())
+                .filter(|rule| rule.is_strict() && has_times)
                 .map(|_| partition.log.tip().user_time_max),
         };
         LogAppend {

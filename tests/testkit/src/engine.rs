@@ -142,6 +142,7 @@ impl EngineFixture {
             payload: Payload { header: PayloadHeader::new(&[0; 8]), rest: rest.into() },
             times,
             producer: None,
+            expected_base: None,
             holder: None,
         };
         let batches = vec![(Arc::clone(topic), partition, batch)];

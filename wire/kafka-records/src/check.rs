@@ -9,6 +9,29 @@ use crate::{BatchError, BatchHeader};
 
 /// Checks that `batch` is exactly one whole, intact and consistent batch.
 pub fn check(batch: &[u8]) -> Result<BatchHeader, BatchError> {
+    let header = check_bytes(batch)?;
+    check_offsets(&header)?;
+    check_producer(&header)?;
+    Ok(header)
+}
+
+/// [`check`] for a batch that another log gave away: records may be missing in it, even all of them, as
+/// compaction leaves it.
+pub fn check_sparse(batch: &[u8]) -> Result<BatchHeader, BatchError> {
+    let header = check_bytes(batch)?;
+    let (delta, count) = (header.last_offset_delta, header.record_count);
+    require(delta >= 0, "a batch must cover an offset", delta)?;
+    let is_covered = (0..=i64::from(delta) + 1).contains(&i64::from(count));
+    require(is_covered, "a batch must not hold more records than offsets", count)?;
+    require(header.base_offset >= 0, "an offset is not negative", header.base_offset)?;
+    let end = header.base_offset.checked_add(i64::from(delta) + 1);
+    require(end.is_some(), "offsets must not overflow", header.base_offset)?;
+    check_producer(&header)?;
+    Ok(header)
+}
+
+/// The checks that all batches pass: frame, checksum and codec.
+fn check_bytes(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     let header = BatchHeader::parse(batch)?;
     check_length(&header, batch)?;
     let computed = crc32c::crc32c(&batch[CRC_FROM..]);
@@ -16,8 +39,6 @@ pub fn check(batch: &[u8]) -> Result<BatchHeader, BatchError> {
         return Err(BatchError::Crc { crc: header.crc, computed });
     }
     header.compression()?;
-    check_offsets(&header)?;
-    check_producer(&header)?;
     Ok(header)
 }
 
@@ -165,6 +186,34 @@ mod tests {
             let verdict = check_with(change);
             assert!(matches!(verdict, Err(BatchError::Incoherent { .. })), "{name}: {verdict:?}");
         }
+    }
+
+    #[test]
+    fn a_sparse_batch_covers_offsets_and_holds_at_most_as_many_records() {
+        let sparse = |change: Change| {
+            let mut batch = batch();
+            let mut header = BatchHeader::parse(&batch).unwrap();
+            change(&mut header);
+            let mut bytes = header.to_bytes();
+            set_crc(&mut bytes, &batch[HEADER_BYTES..]);
+            batch[..HEADER_BYTES].copy_from_slice(&bytes);
+            check_sparse(&batch)
+        };
+        assert!(sparse(|_| {}).is_ok());
+        assert!(sparse(|h| h.last_offset_delta = 7).is_ok());
+        assert!(sparse(|h| h.record_count = 0).is_ok());
+        let refused: [(&str, Change); 5] = [
+            ("more records than offsets", |h| h.record_count = 3),
+            ("negative count", |h| h.record_count = -1),
+            ("no offsets", |h| (h.record_count, h.last_offset_delta) = (0, -1)),
+            ("negative offset", |h| h.base_offset = -1),
+            ("offsets overflow", |h| h.base_offset = i64::MAX - 1),
+        ];
+        for (name, change) in refused {
+            let verdict = sparse(change);
+            assert!(matches!(verdict, Err(BatchError::Incoherent { .. })), "{name}: {verdict:?}");
+        }
+        assert!(check_sparse(&batch()[1..]).is_err());
     }
 
     #[test]

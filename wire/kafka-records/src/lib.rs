@@ -11,6 +11,8 @@
 //! | to | call |
 //! | --- | --- |
 //! | validate a produced batch | [`check`] |
+//! | validate a batch from another log | [`check_sparse`] |
+//! | cover offsets that have no records | [`offset_gap`] |
 //! | iterate over the batches of a Fetch response | [`BatchIterator`] |
 //! | leave out what was aborted | [`CommittedBatches`] |
 //! | read the records of a batch | [`records`] |
@@ -31,6 +33,7 @@ mod committed;
 mod cursor;
 mod decompress;
 mod error;
+mod gap;
 mod header;
 mod keyless;
 mod record_ref;
@@ -39,11 +42,12 @@ mod rewrite;
 
 pub use batches::BatchIterator;
 pub use builder::BatchBuilder;
-pub use check::check;
+pub use check::{check, check_sparse};
 pub use codec::CompressionType;
 pub use committed::CommittedBatches;
 pub use decompress::{DecompressionLimit, decompress};
 pub use error::BatchError;
+pub use gap::offset_gap;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};
 pub use keyless::{KeylessRecords, keyless_records};
 pub use record_ref::{RecordHeaders, RecordRef, for_each_record};

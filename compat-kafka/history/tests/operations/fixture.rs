@@ -54,6 +54,7 @@ pub(crate) async fn append_to(api: &TestHistoryApi, topic: &str) {
         count: 3,
         times: (UserTime(0), UserTime(0)),
         producer: None,
+        expected_base: None,
         holder: None,
     };
     let topic = api.engine.topics().named(topic).unwrap();

@@ -132,6 +132,7 @@ fn batch(time: i64) -> RecordBatch {
         count: 1,
         times: (UserTime(time), UserTime(time)),
         producer: None,
+        expected_base: None,
         holder: None,
     }
 }

@@ -212,6 +212,7 @@ impl TestKafkaEngine {
             count: times.len() as u32,
             times: (UserTime(times.clone().min().unwrap()), UserTime(times.max().unwrap())),
             producer: self.format.format.producer(bytes),
+            expected_base: None,
             holder: None,
             payload: Payload {
                 header: PayloadHeader::new(&bytes[..HEADER_BYTES]),
