@@ -30,6 +30,7 @@ apis! {
     ListOffsetsRequest, "ListOffsets", 1..=7;
     MetadataRequest, "Metadata", 4..=12;
     OffsetFetchRequest, "OffsetFetch", 2..=7;
+    OffsetCommitRequest, "OffsetCommit", 2..=9;
     FindCoordinatorRequest, "FindCoordinator", 0..=3;
     InitProducerIdRequest, "InitProducerId", 0..=4;
     AddPartitionsToTxnRequest, "AddPartitionsToTxn", 0..=3;

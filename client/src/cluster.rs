@@ -290,6 +290,15 @@ impl Client {
         Ok(answer)
     }
 
+    /// The id of the cluster, if it has one.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub async fn cluster_id(&mut self) -> Result<Option<String>, ClientError> {
+        let answer = self.metadata(Some(&[])).await?;
+        Ok(answer.cluster_id.map(|id| id.to_string()))
+    }
+
     /// The addresses of all servers of the cluster.
     pub(crate) async fn all_servers(&mut self) -> Result<Vec<String>, ClientError> {
         self.metadata(Some(&[])).await?;

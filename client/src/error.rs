@@ -174,7 +174,7 @@ impl ClientError {
     }
 
     /// True if the server refused the request, but may accept the same request a little later.
-    pub(crate) fn is_retriable(&self) -> bool {
+    pub fn is_retriable(&self) -> bool {
         use ResponseError as E;
         matches!(
             self,

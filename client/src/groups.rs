@@ -6,16 +6,22 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use history_documents::HistoryErrorCode;
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use kafka_protocol::messages::{
     ConsumerGroupDescribeRequest, ConsumerProtocolAssignment, DeleteGroupsRequest,
-    DescribeGroupsRequest, GroupId, ListGroupsRequest, OffsetFetchRequest,
+    DescribeGroupsRequest, GroupId, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
 use crate::ClientError;
-use crate::cluster::Client;
+use crate::cluster::{Client, topic_name};
 use crate::history::{CommittedOffsetAtMoment, MemberAtMoment};
 use crate::topics::{check_error_code, str_bytes};
+
+/// The generation of a commit without a member.
+const NO_GENERATION: i32 = -1;
 
 /// A group in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,6 +302,47 @@ impl Client {
         committed.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
         Ok(committed)
     }
+
+    /// Commits offsets of a group that has no members. Those of a topic stand together.
+    ///
+    /// # Errors
+    /// Among others Kafka's `UnknownMemberId`: the group has members.
+    pub async fn commit_offsets(
+        &mut self,
+        group: &str,
+        offsets: &[GroupCommittedOffset],
+    ) -> Result<(), ClientError> {
+        let request = offset_commit(group, offsets);
+        self.retry(async |client: &mut Client| {
+            let coordinator = client.coordinator(group).await?;
+            let answer = client.call(&coordinator, &request, Duration::ZERO).await?;
+            let mut partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
+            partitions.try_for_each(|partition| {
+                let doing = || format!("commit the offsets of group {group}");
+                check_error_code(doing, partition.error_code, None)
+            })
+        })
+        .await
+    }
+}
+
+/// Offsets to commit, by topic.
+fn offset_commit(group: &str, offsets: &[GroupCommittedOffset]) -> OffsetCommitRequest {
+    let topics = offsets.chunk_by(|offset, next| offset.topic == next.topic).map(|offsets| {
+        let partitions = offsets.iter().map(|offset| {
+            OffsetCommitRequestPartition::default()
+                .with_partition_index(offset.partition)
+                .with_committed_offset(offset.offset)
+                .with_committed_metadata(Some(str_bytes(&offset.metadata)))
+        });
+        OffsetCommitRequestTopic::default()
+            .with_name(topic_name(&offsets[0].topic))
+            .with_partitions(partitions.collect())
+    });
+    OffsetCommitRequest::default()
+        .with_group_id(GroupId(str_bytes(group)))
+        .with_generation_id_or_member_epoch(NO_GENERATION)
+        .with_topics(topics.collect())
 }
 
 fn is_unknown(code: i16) -> bool {

@@ -33,6 +33,7 @@ mod fetch;
 mod frame;
 mod groups;
 pub mod history;
+mod import;
 mod link;
 mod login;
 mod offsets;
@@ -56,6 +57,7 @@ pub use groups::{
     ConsumerGroupDescription, GroupCommittedOffset, GroupListing, GroupMemberDescription,
 };
 pub use history_documents::Isolation;
+pub use import::ImportedBatches;
 pub use kafka_protocol::ResponseError;
 pub use link::LinkChoice;
 pub use login::{ClientLogin, LoginMechanism};
