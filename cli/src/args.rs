@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     acls, backup, budgets, cat, check, clock, completions, config, consume, cut, demo, diff,
-    doctor, groups, help, inspect, ls, man, moment, mount, pins, plugins, produce,
+    doctor, export, groups, help, inspect, ls, man, moment, mount, pins, plugins, produce,
     profile as profile_command, quotas, serve, stat, topics, transactions, users, zk,
 };
 use crate::help::{CONNECTION, HelpDetail, lay_out};
@@ -190,6 +190,8 @@ pub(crate) enum CliCommand {
     Produce(produce::ProduceArgs),
     /// Print records as they arrive, or those of a window of the past.
     Consume(consume::ConsumeArgs),
+    /// Write topics to files, as of one moment.
+    Export(export::ExportArgs),
     /// List topics, partitions, or a directory in the tree of files.
     Ls(ls::LsArgs),
     /// Print topics, partitions or files, now or as of a moment.
@@ -243,11 +245,12 @@ pub(crate) enum CliCommand {
     /// Name servers, and how to connect to them.
     Profile(profile_command::ProfileArgs),
     /// Print a completion script for a shell.
+    #[command(hide = true)]
     Completions(completions::CompletionsArgs),
     /// Write the manual pages of all commands.
     #[command(hide = true)]
     Man(man::ManArgs),
-    /// Print the help of a command, or a page: moments, connection.
+    /// Print help, also on moments and connection; see also completions.
     Help(help::HelpArgs),
     /// Print the version.
     #[command(hide = true, after_help = "Examples:\n  freezeframe version")]

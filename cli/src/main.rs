@@ -19,6 +19,7 @@ mod moments;
 mod output;
 mod password;
 mod profile;
+mod rate_limit;
 mod record_args;
 mod suggestion;
 mod table;

@@ -14,8 +14,10 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use client::history::{PendingMomentPolicy, moment_topic};
 use client::{Client, ClientError, FetchOptions, Isolation, OffsetSpec};
-use fileview::{BatchFacts, RecordLayout, RecordRenderer, RecordSelection, RenderProgress};
-use hlc::{Cut, Moment, MomentSelector, UserTime};
+use fileview::{
+    BatchFacts, RecordLayout, RecordRenderer, RecordSelection, RenderError, RenderProgress,
+};
+use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 
 use crate::moments::{MomentArg, TypedPath, describe_ask, now};
@@ -290,7 +292,7 @@ pub(crate) async fn fix_user_moment(
     Ok(Some(pinned))
 }
 
-fn known_of(ask: &MomentSelector) -> Option<Cut> {
+pub(crate) fn known_of(ask: &MomentSelector) -> Option<Cut> {
     let known_cut = |moment: &Moment| match moment {
         Moment::User { known: known_cut, .. } => *known_cut,
         Moment::Sys(_) => None,
@@ -302,7 +304,8 @@ fn known_of(ask: &MomentSelector) -> Option<Cut> {
     }
 }
 
-fn with_known(ask: &MomentSelector, known_cut: Cut) -> MomentSelector {
+/// A user-time moment as it is known at a system time, unless it says one itself.
+pub(crate) fn with_known(ask: &MomentSelector, known_cut: Cut) -> MomentSelector {
     let pin = |moment: Moment| match moment {
         Moment::User { before, .. } => Moment::User { before, known: Some(known_cut) },
         moment => moment,
@@ -413,6 +416,10 @@ impl PartitionCursor {
     }
 }
 
+/// Renders batches of a partition, as many records as a number at most.
+type RenderStep<'a> = dyn FnMut(&PartitionCursor, &Bytes, BatchFacts<'_>, u64) -> Result<RenderProgress, RenderError>
+    + 'a;
+
 impl TopicReader {
     /// True if everything has been read.
     pub(crate) fn is_done(&self) -> bool {
@@ -425,6 +432,41 @@ impl TopicReader {
         client: &mut Client,
         records_max: u64,
         out: &mut Vec<u8>,
+    ) -> anyhow::Result<u64> {
+        let mut render =
+            |position: &PartitionCursor, batches: &Bytes, facts: BatchFacts<'_>, max: u64| {
+                position.renderer.render_with(batches, facts, max, out)
+            };
+        self.step_with(client, records_max, &mut render).await
+    }
+
+    /// Fetches once, and visits the selected records. Returns their number.
+    pub(crate) async fn visit(
+        &mut self,
+        client: &mut Client,
+        visit: &mut dyn FnMut(&PartitionCursor, &KafkaRecord, Option<Hlc>),
+    ) -> anyhow::Result<u64> {
+        let mut each =
+            |position: &PartitionCursor, batches: &Bytes, facts: BatchFacts<'_>, max: u64| {
+                let mut visit =
+                    |record: &KafkaRecord, stamp: Option<Hlc>| visit(position, record, stamp);
+                position.renderer.visit_with(batches, facts, max, &mut visit)
+            };
+        self.step_with(client, u64::MAX, &mut each).await
+    }
+
+    /// The offsets that are still to be read.
+    pub(crate) fn offsets_left(&self) -> u64 {
+        let left =
+            |position: &PartitionCursor| (position.end - position.next).max(0).unsigned_abs();
+        self.positions.iter().map(left).sum()
+    }
+
+    async fn step_with(
+        &mut self,
+        client: &mut Client,
+        records_max: u64,
+        render: &mut RenderStep<'_>,
     ) -> anyhow::Result<u64> {
         let wanted: Vec<_> = self
             .positions
@@ -451,7 +493,7 @@ impl TopicReader {
             let stamps = fetched.stamps.as_ref().map_or(&[][..], |stamps| &stamps.batches);
             let facts = BatchFacts { time_of: &time_of, committed, stamps };
             let RenderProgress { records: shown, next_offset } =
-                position.renderer.render_with(&fetched.batches, facts, records_left, out)?;
+                render(position, &fetched.batches, facts, records_left)?;
             records += shown;
             if let Some(next) = next_offset.filter(|next| *next > position.next) {
                 position.next = next;

@@ -87,6 +87,13 @@ pub enum RenderError {
     },
 }
 
+/// A part of what was selected.
+enum SelectedPiece<'a> {
+    /// A whole batch, for raw output.
+    Batch(&'a Bytes),
+    Record(&'a KafkaRecord),
+}
+
 impl RecordRenderer {
     /// Creates a renderer of `selection`, in `layout`.
     ///
@@ -138,6 +145,39 @@ impl RecordRenderer {
         records_max: u64,
         out: &mut Vec<u8>,
     ) -> Result<RenderProgress, RenderError> {
+        self.walk(batches, known, records_max, &mut |piece, stamp| match piece {
+            SelectedPiece::Batch(batch) => out.extend_from_slice(batch),
+            SelectedPiece::Record(record) => self.append_record(record, stamp, out),
+        })
+    }
+
+    /// Visits the selected records of `batches`, each with the stamp of its batch if that is known, and
+    /// stops after `records_max` records. The layout does not matter, unless it is raw: then no record is
+    /// visited.
+    ///
+    /// # Errors
+    /// As [`RecordRenderer::render`].
+    pub fn visit_with(
+        &self,
+        batches: &Bytes,
+        known: BatchFacts<'_>,
+        records_max: u64,
+        visit: &mut dyn FnMut(&KafkaRecord, Option<Hlc>),
+    ) -> Result<RenderProgress, RenderError> {
+        self.walk(batches, known, records_max, &mut |piece, stamp| {
+            if let SelectedPiece::Record(record) = piece {
+                visit(record, stamp);
+            }
+        })
+    }
+
+    fn walk(
+        &self,
+        batches: &Bytes,
+        known: BatchFacts<'_>,
+        records_max: u64,
+        visit: &mut dyn FnMut(SelectedPiece<'_>, Option<Hlc>),
+    ) -> Result<RenderProgress, RenderError> {
         let BatchFacts { time_of, mut committed, stamps } = known;
         let mut stamps = stamps.iter().copied();
         let mut rendered = RenderProgress::default();
@@ -154,7 +194,9 @@ impl RecordRenderer {
             if is_admitted && self.selection.overlaps(header.base_offset, header.last_offset()) {
                 let records_left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .render_batch(&header, &batch, stamp, records_left, time_of, out)
+                    .walk_batch(&header, &batch, records_left, time_of, &mut |piece| {
+                        visit(piece, stamp);
+                    })
                     .map_err(|source| self.corrupt_batch(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);
@@ -164,20 +206,19 @@ impl RecordRenderer {
         Ok(rendered)
     }
 
-    /// Returns how many records were rendered, and the offset at which it stopped if that is inside
+    /// Returns how many records were visited, and the offset at which it stopped if that is inside
     /// the batch.
-    fn render_batch(
+    fn walk_batch(
         &self,
         header: &BatchHeader,
         batch: &Bytes,
-        stamp: Option<Hlc>,
         records_max: u64,
         time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
-        out: &mut Vec<u8>,
+        visit: &mut dyn FnMut(SelectedPiece<'_>),
     ) -> Result<(u64, Option<i64>), BatchError> {
         check_crc(header, &batch[HEADER_BYTES..])?;
         if self.is_raw() {
-            out.extend_from_slice(batch);
+            visit(SelectedPiece::Batch(batch));
             return Ok((u64::try_from(header.record_count).unwrap_or(0), None));
         }
         // Control batches (transaction markers) are written by the server, not by a producer.
@@ -190,7 +231,7 @@ impl RecordRenderer {
             if !self.selection.admits_optional(record.offset, time_of(&record)) {
                 continue;
             }
-            self.append_record(&record, stamp, out);
+            visit(SelectedPiece::Record(&record));
             shown += 1;
             if shown == records_max {
                 return Ok((shown, Some(record.offset.saturating_add(1))));
@@ -212,7 +253,10 @@ impl RecordRenderer {
     }
 
     /// Writes one record, whether it is in the selection or not.
-    pub(crate) fn write_record(
+    ///
+    /// # Errors
+    /// `out` refuses it.
+    pub fn write_record(
         &self,
         record: &KafkaRecord,
         stamp: Option<Hlc>,

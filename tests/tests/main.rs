@@ -9,6 +9,7 @@ mod cli;
 mod demo;
 mod descriptors;
 mod dynamic_settings;
+mod export;
 mod format;
 mod full_disk;
 mod groups_and_diff;

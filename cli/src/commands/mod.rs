@@ -22,6 +22,7 @@ pub(crate) mod cut;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod export;
 pub(crate) mod groups;
 pub(crate) mod help;
 pub(crate) mod inspect;
@@ -69,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Topics(args) => run_with_server(&server, topics::run(args, &server)),
         CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),
         CliCommand::Consume(args) => run_with_server(&server, consume::run(args, &server)),
+        CliCommand::Export(args) => run_with_server(&server, export::run(args, &server)),
         CliCommand::Ls(args) => run_with_server(&server, ls::run(args, &server)),
         CliCommand::Cat(args) => run_with_server(&server, cat::run(args, &server)),
         CliCommand::Stat(args) => run_with_server(&server, stat::run(args, &server)),
