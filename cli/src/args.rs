@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     acls, backup, budgets, cat, check, clock, completions, config, consume, cut, demo, diff,
-    doctor, export, groups, help, inspect, ls, man, moment, mount, pins, plugins, produce,
+    doctor, export, groups, help, import, inspect, ls, man, moment, mount, pins, plugins, produce,
     profile as profile_command, quotas, serve, stat, topics, transactions, users, zk,
 };
 use crate::help::{CONNECTION, HelpDetail, lay_out};
@@ -190,8 +190,11 @@ pub(crate) enum CliCommand {
     Produce(produce::ProduceArgs),
     /// Print records as they arrive, or those of a window of the past.
     Consume(consume::ConsumeArgs),
-    /// Write topics to files, as of one moment.
+    /// Write topics to files; `import` copies them from a Kafka.
     Export(export::ExportArgs),
+    /// Copy topics and the offsets of groups from a Kafka.
+    #[command(hide = true)]
+    Import(import::ImportArgs),
     /// List topics, partitions, or a directory in the tree of files.
     Ls(ls::LsArgs),
     /// Print topics, partitions or files, now or as of a moment.

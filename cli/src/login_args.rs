@@ -8,6 +8,7 @@ use tls::Secret;
 
 use crate::help::CONNECTION;
 use crate::output::UsageError;
+use crate::profile::Profile;
 
 /// A name, and where its password is. The password itself is no argument: everybody on a machine
 /// can read command lines.
@@ -28,6 +29,26 @@ pub(crate) struct LoginArgs {
 pub(crate) const PASSWORD_VARIABLE: &str = "FREEZEFRAME_SASL_PASSWORD";
 
 impl LoginArgs {
+    /// The options that a profile has.
+    ///
+    /// # Errors
+    /// It names a user and no file with the password: the variable has that of another server.
+    pub(crate) fn of_profile(profile: &Profile) -> anyhow::Result<LoginArgs> {
+        let args = LoginArgs {
+            sasl_user: profile.get("sasl-user").cloned(),
+            sasl_password_file: profile.get("sasl-password-file").map(PathBuf::from),
+            sasl_mechanism: match profile.get("sasl-mechanism") {
+                Some(text) => Some(mechanism(text).map_err(anyhow::Error::msg)?),
+                None => None,
+            },
+        };
+        anyhow::ensure!(
+            args.sasl_user.is_none() || args.sasl_password_file.is_some(),
+            "the profile has a user and no password: name a file with `freezeframe profile set … --sasl-password-file`"
+        );
+        Ok(args)
+    }
+
     /// The login; `None` if it is not asked for.
     pub(crate) fn read(&self) -> anyhow::Result<Option<ClientLogin>> {
         let Some(user) = self.sasl_user.clone() else {

@@ -3,8 +3,9 @@
 //! It knows the command line: the commands, and how output looks on a terminal, in a pipe and to a
 //! script. It does not know how a server works: most commands are clients of a running server.
 //!
-//! Exit codes: 0 success, 1 failure, 2 a command line or settings that cannot be used. A reader
-//! that closes the pipe early has what it wanted: that is 0.
+//! Exit codes: 0 success, 1 failure, 2 a command line or settings that cannot be used, 75 a server that
+//! went away during `import`, which can be run again. A reader that closes the pipe early has what it
+//! wanted: that is 0.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod completion;
 mod help;
 mod login_args;
 mod moments;
+mod name_patterns;
 mod output;
 mod password;
 mod profile;

@@ -293,6 +293,21 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
+/// A server that went away, and did not come back in time: the same command may succeed later.
+#[derive(Debug)]
+pub(crate) struct UnavailableError(pub(crate) String);
+
+impl fmt::Display for UnavailableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UnavailableError {}
+
+/// The exit code of [`UnavailableError`]: `EX_TEMPFAIL` of sysexits.h.
+const TEMPORARY_FAILURE: u8 = 75;
+
 /// Prints why the run failed, and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
@@ -302,7 +317,13 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     // If standard error is closed, there is nowhere to report to.
     let _ = write!(io::stderr(), "{label} ");
     note(&error_chain(error));
-    if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+    if error.is::<UsageError>() {
+        ExitCode::from(2)
+    } else if error.is::<UnavailableError>() {
+        ExitCode::from(TEMPORARY_FAILURE)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// The attempted operation and its causes. A cause that the message already contains is not

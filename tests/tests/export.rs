@@ -41,7 +41,7 @@ fn sorted(text: &str) -> Vec<&str> {
 fn an_export_has_the_lines_of_cat_and_produce_reads_them_back() {
     let server = OwnServer::start(&[]);
     fill(&server, "orders", 1000, 20);
-    let line = r#"{"partition":1,"timestamp":7,"key":{"base64":"/w=="},"value":null,"headers":[["h","v"],["h",null]]}"#;
+    let line = r#"{"partition":1,"timestamp":7,"key":"last","value":null,"headers":[["h","v"],["h",null]]}"#;
     server.run_with_input(&["produce", "orders", "--json"], &format!("{line}\n"));
     let directory = TestDirectory::new();
     let file = directory.path().join("copy.jsonl");
@@ -174,7 +174,7 @@ fn options_that_do_not_fit_are_explained() {
     let fails = |line: &[&str], code: i32, words: &[&str]| server.assert_fails(line, code, words);
     fails(&["export", "orders", "payments", "-f", "jsonl", "-o", "-"], 2, &["give a directory"]);
     fails(&["export", "orders", "orders", "-f", "jsonl", "-o", "/tmp/"], 2, &["written twice"]);
-    fails(&["export", "nothing", "-f", "jsonl", "-o", "-"], 1, &["there is no topic nothing"]);
+    fails(&["export", "nothing", "-f", "jsonl", "-o", "-"], 1, &["no such topic", "nothing"]);
     fails(&["export", "orders"], 2, &["--format"]);
     fails(&["export", "-f", "jsonl"], 2, &["TOPIC"]);
     fails(&["export", "orders", "-f", "jsonl", "--from", "s5"], 2, &["--to"]);

@@ -16,6 +16,7 @@ mod groups_and_diff;
 mod hostile;
 mod http;
 mod https;
+mod import;
 mod inspect;
 mod kafka_sasl;
 mod kafka_tls;

@@ -25,6 +25,7 @@ pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod groups;
 pub(crate) mod help;
+pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod man;
@@ -71,6 +72,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),
         CliCommand::Consume(args) => run_with_server(&server, consume::run(args, &server)),
         CliCommand::Export(args) => run_with_server(&server, export::run(args, &server)),
+        CliCommand::Import(args) => run_with_server(&server, import::run(args, &server)),
         CliCommand::Ls(args) => run_with_server(&server, ls::run(args, &server)),
         CliCommand::Cat(args) => run_with_server(&server, cat::run(args, &server)),
         CliCommand::Stat(args) => run_with_server(&server, stat::run(args, &server)),

@@ -1,0 +1,377 @@
+//! What an import has still to do: derived from the source and the target alone, so that each run goes on
+//! where the last one ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use client::{
+    Client, ClientError, FetchOptions, Isolation, NewTopic, OffsetSpec, TopicDescription,
+};
+use kafka_records::{BatchHeader, BatchIterator};
+
+use super::copied_batches::{OffsetShift, source_mark};
+use super::origin::{PartitionOrigin, PartitionOrigins, import_group, read_origins, write_origins};
+use crate::name_patterns::NamePatterns;
+use crate::output::note;
+
+/// Settings that say how a cluster replicates, or that a single server takes as a promise of another kind.
+const CONFIGS_OF_REPLICATION: [&str; 5] = [
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+    "remote.storage.enable",
+];
+/// The id of a topic where there are none.
+const NIL_ID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// A partition to copy.
+#[derive(Clone, Debug)]
+pub(super) struct PartitionCopy {
+    pub(super) topic: String,
+    pub(super) partition: i32,
+    pub(super) shift: OffsetShift,
+    /// The source's offset up to which the target has a batch.
+    pub(super) filled: i64,
+    /// The source's offset of the next record to copy.
+    pub(super) next: i64,
+    /// The source's offset to stop at; `i64::MAX` to follow.
+    pub(super) end: i64,
+}
+
+/// What is to be done.
+pub(super) struct ImportPlan {
+    /// The group that remembers the origins.
+    pub(super) group: String,
+    pub(super) partitions: Vec<PartitionCopy>,
+    pub(super) origins: PartitionOrigins,
+    /// Partitions of the target whose log starts where the source's did, once records reach there.
+    pub(super) log_starts: BTreeMap<(String, i32), i64>,
+}
+
+/// What the sessions of a run remember.
+#[derive(Debug, Default)]
+pub(super) struct ImportHistory {
+    /// Topics that are on both sides.
+    known: BTreeSet<String>,
+    /// Topics that were deleted at the source on the way.
+    pub(super) deleted: BTreeSet<String>,
+}
+
+/// Finds out what is to be done, and creates the topics that the target does not have.
+pub(super) async fn plan(
+    source: &mut Client,
+    target: &mut Client,
+    topics: &NamePatterns,
+    follow: bool,
+    history: &mut ImportHistory,
+) -> anyhow::Result<ImportPlan> {
+    let cluster = source.cluster_id().await.context("ask the source which cluster it is")?;
+    let cluster = cluster.context("the source has no cluster id: it is too old")?;
+    let of_target = target.cluster_id().await?;
+    ensure!(
+        of_target.as_ref() != Some(&cluster),
+        "the source and the server are the same cluster, {cluster}: give another server with --bootstrap"
+    );
+    // A stock Kafka would append the batches without a look at their offsets.
+    target.now().await.context("an import writes to a Freezeframe server")?;
+    let group = import_group(&cluster);
+    let origins = read_origins(target, &group).await?;
+    let mut plan =
+        ImportPlan { group, partitions: Vec::new(), origins, log_starts: BTreeMap::new() };
+    for topic in selected_topics(source, topics, history).await? {
+        prepare_topic(source, target, &topic, history).await?;
+        plan.add_topic(source, target, &topic, &cluster, follow).await?;
+    }
+    // Before the first record: they say what the records are.
+    write_origins(target, &plan.group, &plan.origins).await?;
+    Ok(plan)
+}
+
+async fn selected_topics(
+    source: &mut Client,
+    patterns: &NamePatterns,
+    history: &mut ImportHistory,
+) -> anyhow::Result<Vec<TopicDescription>> {
+    let topics = source.topics().await.context("list the topics of the source")?;
+    let is_there = |name: &str| topics.iter().any(|topic| topic.name == name);
+    for name in history.known.clone().iter().filter(|name| !is_there(name)) {
+        if history.deleted.insert(name.clone()) {
+            note(&format!("topic {name} was deleted at the source; what was copied of it stays"));
+        }
+    }
+    if let Some(name) =
+        patterns.names().find(|name| !is_there(name) && !history.deleted.contains(*name))
+    {
+        bail!("the source has no topic {name}");
+    }
+    // The source's own topics are state of that cluster.
+    let is_own = |topic: &TopicDescription| topic.is_internal || topic.name.starts_with("__");
+    let is_selected = |topic: &TopicDescription| {
+        patterns.has_name(&topic.name) || patterns.admits(&topic.name) && !is_own(topic)
+    };
+    let selected: Vec<_> = topics.into_iter().filter(is_selected).collect();
+    if selected.is_empty() && history.deleted.is_empty() {
+        bail!("no topic of the source fits --topics");
+    }
+    Ok(selected)
+}
+
+/// Creates a topic with the source's partitions and settings, or adds partitions that came since.
+async fn prepare_topic(
+    source: &mut Client,
+    target: &mut Client,
+    topic: &TopicDescription,
+    history: &mut ImportHistory,
+) -> anyhow::Result<()> {
+    let (name, count) = (&topic.name, topic.partitions.len());
+    let wire_count = i32::try_from(count).context("count partitions")?;
+    let is_new = !history.known.contains(name);
+    match target.topic(name).await {
+        Ok(there) if there.partitions.len() < count => {
+            target.add_topic_partitions(name, wire_count).await?;
+        }
+        Ok(_) => {}
+        Err(ClientError::UnknownTopic(_)) => {
+            ensure!(is_new, "topic {name} was deleted on the server while it was imported");
+            let new = NewTopic {
+                name: name.clone(),
+                partitions: Some(wire_count),
+                ..NewTopic::default()
+            };
+            target.create_topic(&new).await?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let partitions: Vec<i32> = (0..wire_count).collect();
+    let ends = target.offsets(name, &partitions, OffsetSpec::Latest).await?;
+    // Also of a topic that an interrupted run created.
+    if is_new && ends.values().all(|end| *end == Some(0)) {
+        copy_configs(source, target, name).await?;
+    }
+    history.known.insert(name.clone());
+    Ok(())
+}
+
+/// Sets the source's own settings that the target knows, and names the others.
+async fn copy_configs(source: &mut Client, target: &mut Client, name: &str) -> anyhow::Result<()> {
+    let known = target.topic_configs(name).await?;
+    let is_known = |key: &str| known.iter().any(|config| config.name == key);
+    let mut left_out = Vec::new();
+    for config in source.topic_configs(name).await? {
+        let Some(value) = config.value.filter(|_| config.is_own) else { continue };
+        let key = config.name;
+        if !is_known(&key) || CONFIGS_OF_REPLICATION.contains(&&*key) {
+            left_out.push(key);
+            continue;
+        }
+        // One by one: a value that is refused leaves the others.
+        match target.alter_topic_configs(name, &[(key.clone(), Some(value))]).await {
+            Err(error) if error.response_error().is_some() => left_out.push(key),
+            altered => altered?,
+        }
+    }
+    if !left_out.is_empty() {
+        note(&format!("settings of {name} that are left out: {}", left_out.join(", ")));
+    }
+    Ok(())
+}
+
+impl ImportPlan {
+    async fn add_topic(
+        &mut self,
+        source: &mut Client,
+        target: &mut Client,
+        topic: &TopicDescription,
+        cluster: &str,
+        follow: bool,
+    ) -> anyhow::Result<()> {
+        let name = &topic.name;
+        let numbers: Vec<i32> = topic.partitions.iter().map(|found| found.partition).collect();
+        let starts = source.offsets(name, &numbers, OffsetSpec::Earliest).await?;
+        let ends = source.offsets(name, &numbers, OffsetSpec::LatestStable).await?;
+        let target_starts = target.offsets(name, &numbers, OffsetSpec::Earliest).await?;
+        let target_ends = target.offsets(name, &numbers, OffsetSpec::Latest).await?;
+        for partition in numbers {
+            let bound = |bounds: &BTreeMap<i32, Option<i64>>| {
+                bounds.get(&partition).copied().flatten().unwrap_or(0)
+            };
+            let bounds = PartitionBounds {
+                source: bound(&starts)..bound(&ends),
+                target: bound(&target_starts)..bound(&target_ends),
+            };
+            let context = || format!("import {name}/{partition}");
+            let key = (name.clone(), partition);
+            let kept = source_mark(cluster, name, true);
+            let last_mark = last_mark(target, &key, &bounds.target).await.with_context(context)?;
+            let origin = match self.origins.get(&key) {
+                Some(origin) => {
+                    let mark = source_mark(cluster, name, origin.delta() == 0);
+                    check_tail(origin, &bounds, last_mark == Some(mark)).with_context(context)?;
+                    check_origin(origin, topic, &bounds).with_context(context)?;
+                    origin.clone()
+                }
+                // What the group remembered has expired, and the records themselves say it.
+                None if last_mark == Some(kept) => {
+                    let origin = continued_origin(topic, &bounds);
+                    check_origin(&origin, topic, &bounds).with_context(context)?;
+                    origin
+                }
+                None => {
+                    first_origin(source, topic, partition, &bounds).await.with_context(context)?
+                }
+            };
+            let mark = source_mark(cluster, name, origin.delta() == 0);
+            let copy = PartitionCopy {
+                topic: name.clone(),
+                partition,
+                shift: OffsetShift { delta: origin.delta(), mark },
+                filled: bounds.target.end - origin.delta(),
+                next: (bounds.target.end - origin.delta()).max(bounds.source.start),
+                end: if follow { i64::MAX } else { bounds.source.end },
+            };
+            report_loss(&copy, &origin);
+            if origin.delta() == 0 && origin.source_start > 0 && bounds.target.start == 0 {
+                self.log_starts.insert(key.clone(), origin.source_start);
+            }
+            let origin = PartitionOrigin { target_end: bounds.target.end, ..origin };
+            self.origins.insert(key, origin);
+            self.partitions.push(copy);
+        }
+        Ok(())
+    }
+}
+
+/// The offsets of a partition on both sides.
+struct PartitionBounds {
+    source: std::ops::Range<i64>,
+    target: std::ops::Range<i64>,
+}
+
+/// The origin of a partition that ends with records of the source at the offsets that they had there.
+fn continued_origin(topic: &TopicDescription, bounds: &PartitionBounds) -> PartitionOrigin {
+    PartitionOrigin {
+        topic_id: topic.id.clone(),
+        source_start: bounds.target.start,
+        target_start: bounds.target.start,
+        target_end: bounds.target.end,
+    }
+}
+
+/// The origin of a partition that has none yet.
+async fn first_origin(
+    source: &mut Client,
+    topic: &TopicDescription,
+    partition: i32,
+    bounds: &PartitionBounds,
+) -> anyhow::Result<PartitionOrigin> {
+    let start = bounds.source.start;
+    let (source_start, target_start) = if bounds.target.end == 0 {
+        (start, start)
+    } else {
+        // The log start may lie within a batch. The batch is appended without the records before.
+        let batch_start = first_batch_offset(source, &topic.name, partition, start).await?;
+        (batch_start.unwrap_or(start).min(start), bounds.target.end)
+    };
+    Ok(PartitionOrigin {
+        topic_id: topic.id.clone(),
+        source_start,
+        target_start,
+        target_end: bounds.target.end,
+    })
+}
+
+/// The base offset of the batch that holds `offset`, if there is one.
+async fn first_batch_offset(
+    client: &mut Client,
+    topic: &str,
+    partition: i32,
+    offset: i64,
+) -> anyhow::Result<Option<i64>> {
+    Ok(batch_headers(client, topic, partition, offset)
+        .await?
+        .first()
+        .map(|header| header.base_offset))
+}
+
+async fn batch_headers(
+    client: &mut Client,
+    topic: &str,
+    partition: i32,
+    offset: i64,
+) -> anyhow::Result<Vec<BatchHeader>> {
+    let options = FetchOptions {
+        wait_max: Duration::ZERO,
+        partition_bytes_max: 1 << 20,
+        isolation: Isolation::Uncommitted,
+        ..FetchOptions::default()
+    };
+    let fetched = client.fetch(topic, &[(partition, offset)], &options).await?;
+    let Some(fetched) = fetched.into_iter().next() else { return Ok(Vec::new()) };
+    let headers = BatchIterator::new(&fetched.batches).map(|batch| batch.map(|(header, _)| header));
+    Ok(headers.collect::<Result<_, _>>()?)
+}
+
+/// The mark of the last batch of a partition.
+async fn last_mark(
+    target: &mut Client,
+    (topic, partition): &(String, i32),
+    bounds: &std::ops::Range<i64>,
+) -> anyhow::Result<Option<i32>> {
+    if bounds.is_empty() {
+        return Ok(None);
+    }
+    let headers = batch_headers(target, topic, *partition, bounds.end - 1).await?;
+    let of_source = headers.last().filter(|header| header.producer_id < 0);
+    Ok(of_source.map(|header| header.base_sequence))
+}
+
+fn check_origin(
+    origin: &PartitionOrigin,
+    topic: &TopicDescription,
+    bounds: &PartitionBounds,
+) -> anyhow::Result<()> {
+    let is_same = origin.topic_id == topic.id
+        || [&origin.topic_id, &topic.id].iter().any(|id| **id == NIL_ID);
+    ensure!(
+        is_same,
+        "the topic was deleted and created again at the source since the last import: delete it on the server, or \
+         import it to another server"
+    );
+    let next = bounds.target.end - origin.delta();
+    ensure!(
+        next <= bounds.source.end || bounds.target.end <= origin.target_start,
+        "the source ends at {}, before {next}, up to where it was imported: it has lost records or is another one",
+        bounds.source.end
+    );
+    Ok(())
+}
+
+/// Refuses to go on where others wrote behind the source's records.
+fn check_tail(
+    origin: &PartitionOrigin,
+    bounds: &PartitionBounds,
+    is_of_source: bool,
+) -> anyhow::Result<()> {
+    let end = bounds.target.end;
+    ensure!(
+        end == origin.target_end || is_of_source,
+        "others have written to it since it was imported up to {}, and it ends at {end}: the import cannot go on \
+         behind their records",
+        origin.target_end
+    );
+    Ok(())
+}
+
+/// Says which records the source no longer had when their turn came.
+fn report_loss(copy: &PartitionCopy, origin: &PartitionOrigin) {
+    let lost = copy.next - copy.filled.max(origin.source_start);
+    if lost > 0 {
+        let (topic, partition) = (&copy.topic, copy.partition);
+        note(&format!(
+            "{topic}/{partition}: the source removed {lost} offsets before they were copied, up to {}",
+            copy.next
+        ));
+    }
+}
