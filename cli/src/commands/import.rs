@@ -57,7 +57,7 @@ The exit code is 75 if the source or the server went away for longer than
 Examples:
   freezeframe import kafka://old:9092 --topics orders,payments
   freezeframe import kafka://old:9092 --topics '*' --groups all
-  freezeframe import kafka://old:9092 --topics 'shop-*' --groups 'shop-*' --follow
+  freezeframe import kafka://old:9092 --topics 'shop-*' --groups all --follow
   freezeframe import --source-profile old --topics all --rate-limit 20MB")]
 pub(crate) struct ImportArgs {
     /// The source: kafka://HOST:PORT, or several addresses with commas between

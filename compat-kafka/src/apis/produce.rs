@@ -478,24 +478,24 @@ async fn prepare_partition(
     request: PartitionBatchRequest<'_>,
 ) -> Result<Vec<ValidatedBatch>, PartitionProduceError> {
     match import::expected_base(request.data)? {
-        None => {
-            let validate = |limit| Ok(vec![validate_batch(kafka, topic, request, limit)?]);
-            validate_off_thread(kafka, validate).await
-        }
+        None => Ok(vec![prepare_batch(kafka, topic, request).await?]),
         Some(base) => {
             import::authorize(kafka, context, &topic.name)?;
-            let validate = |limit| import::validate_batches(kafka, topic, request, base, limit);
-            validate_off_thread(kafka, validate).await
+            // Many batches may be in it, each as long as one may be.
+            let _turn = kafka.admission.decompressions.acquire().await;
+            let limit = kafka.format.decompression_limit();
+            block_in_place(|| import::validate_batches(kafka, topic, request, base, limit))
         }
     }
 }
 
-/// Validates batches: in place if they are small. Large ones are decompressed on blocking threads, a
+/// Validates a batch: in place if it is small. Large ones are decompressed on blocking threads, a
 /// few at a time.
-async fn validate_off_thread(
+async fn prepare_batch(
     kafka: &KafkaServer,
-    validate: impl Fn(DecompressionLimit) -> Result<Vec<ValidatedBatch>, PartitionProduceError>,
-) -> Result<Vec<ValidatedBatch>, PartitionProduceError> {
+    topic: &Topic,
+    request: PartitionBatchRequest<'_>,
+) -> Result<ValidatedBatch, PartitionProduceError> {
     let format_limit = kafka.format.decompression_limit();
     let inline_limit =
         if INLINE_DECOMPRESSION.decompressed_bytes_max < format_limit.decompressed_bytes_max {
@@ -503,10 +503,10 @@ async fn validate_off_thread(
         } else {
             format_limit
         };
-    match validate(inline_limit) {
+    match validate_batch(kafka, topic, request, inline_limit) {
         Err(refused) if refused.is_too_large && inline_limit != format_limit => {
             let _turn = kafka.admission.decompressions.acquire().await;
-            block_in_place(|| validate(format_limit))
+            block_in_place(|| validate_batch(kafka, topic, request, format_limit))
         }
         result => result,
     }

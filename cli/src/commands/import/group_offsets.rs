@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use client::{Client, ClientError, GroupCommittedOffset};
 
-use super::origin::{PartitionOrigin, PartitionOrigins};
+use super::origin::{IMPORT_GROUP_PREFIX, PartitionOrigin, PartitionOrigins};
 use crate::name_patterns::NamePatterns;
 
 /// The groups whose offsets were copied, and those that were not.
@@ -27,7 +27,8 @@ pub(super) async fn copy_groups(
     let mut result = CopiedGroups::default();
     for listing in source.groups().await? {
         let group = &listing.group;
-        if !groups.admits(group) {
+        // What another import into the source remembers says nothing here.
+        if !groups.admits(group) || group.starts_with(IMPORT_GROUP_PREFIX) {
             continue;
         }
         let committed = match source.committed_offsets(group).await {
@@ -74,7 +75,7 @@ fn advanced_offsets(
 /// before: the nearest one that there is stands for it.
 fn translated_offset(offset: i64, origin: &PartitionOrigin) -> i64 {
     let first = if origin.delta() == 0 { 0 } else { origin.target_start };
-    (offset + origin.delta()).min(origin.target_end).max(first)
+    offset.saturating_add(origin.delta()).min(origin.target_end).max(first)
 }
 
 #[cfg(test)]
@@ -93,6 +94,7 @@ mod tests {
     fn offsets_are_translated_and_stay_within_what_was_copied() {
         let kept = origin(5, 5, 100);
         assert_eq!([3, 50, 200].map(|offset| translated_offset(offset, &kept)), [3, 50, 100]);
+        assert_eq!(translated_offset(i64::MAX, &origin(0, 7, 100)), 100);
         let shifted = origin(10, 1000, 1040);
         let translated = [3, 10, 30, 200].map(|offset| translated_offset(offset, &shifted));
         assert_eq!(translated, [1000, 1000, 1020, 1040]);

@@ -44,9 +44,12 @@ impl PartitionOrigin {
 /// The origins of all partitions that were imported from a source.
 pub(super) type PartitionOrigins = BTreeMap<(String, i32), PartitionOrigin>;
 
+/// The names of the groups of imports begin so.
+pub(super) const IMPORT_GROUP_PREFIX: &str = "freezeframe-import-";
+
 /// The group of an import from a cluster.
 pub(super) fn import_group(cluster: &str) -> String {
-    format!("freezeframe-import-{cluster}")
+    format!("{IMPORT_GROUP_PREFIX}{cluster}")
 }
 
 pub(super) async fn read_origins(

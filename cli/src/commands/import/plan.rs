@@ -38,6 +38,10 @@ pub(super) struct PartitionCopy {
     pub(super) next: i64,
     /// The source's offset to stop at; `i64::MAX` to follow.
     pub(super) end: i64,
+    /// True if compaction may leave nothing where the source had records.
+    pub(super) is_compacted: bool,
+    /// How often in a row the source gave nothing of it.
+    pub(super) empty_answers: u32,
 }
 
 /// What is to be done.
@@ -158,10 +162,15 @@ async fn prepare_topic(
 async fn copy_configs(source: &mut Client, target: &mut Client, name: &str) -> anyhow::Result<()> {
     let known = target.topic_configs(name).await?;
     let is_known = |key: &str| known.iter().any(|config| config.name == key);
+    // Somebody has prepared the topic, or an import that was interrupted.
+    let is_set = |key: &str| known.iter().any(|config| config.name == key && config.is_own);
     let mut left_out = Vec::new();
     for config in source.topic_configs(name).await? {
         let Some(value) = config.value.filter(|_| config.is_own) else { continue };
         let key = config.name;
+        if is_set(&key) {
+            continue;
+        }
         if !is_known(&key) || CONFIGS_OF_REPLICATION.contains(&&*key) {
             left_out.push(key);
             continue;
@@ -188,6 +197,7 @@ impl ImportPlan {
         follow: bool,
     ) -> anyhow::Result<()> {
         let name = &topic.name;
+        let is_compacted = is_compacted(source, name).await?;
         let numbers: Vec<i32> = topic.partitions.iter().map(|found| found.partition).collect();
         let starts = source.offsets(name, &numbers, OffsetSpec::Earliest).await?;
         let ends = source.offsets(name, &numbers, OffsetSpec::LatestStable).await?;
@@ -203,9 +213,17 @@ impl ImportPlan {
             };
             let context = || format!("import {name}/{partition}");
             let key = (name.clone(), partition);
-            let kept = source_mark(cluster, name, true);
+            let marks = [true, false].map(|is_kept| source_mark(cluster, name, is_kept));
+            let [kept, _] = marks;
             let last_mark = last_mark(target, &key, &bounds.target).await.with_context(context)?;
             let origin = match self.origins.get(&key) {
+                Some(origin)
+                    if has_nothing_yet(target, origin, &key, &bounds, &marks)
+                        .await
+                        .with_context(context)? =>
+                {
+                    first_origin(source, topic, partition, &bounds).await.with_context(context)?
+                }
                 Some(origin) => {
                     let mark = source_mark(cluster, name, origin.delta() == 0);
                     check_tail(origin, &bounds, last_mark == Some(mark)).with_context(context)?;
@@ -219,6 +237,19 @@ impl ImportPlan {
                     origin
                 }
                 None => {
+                    let first_mark = mark_at(target, &key, bounds.target.start, &bounds.target);
+                    let first_mark = first_mark.await.with_context(context)?;
+                    let has_records = [first_mark, last_mark]
+                        .into_iter()
+                        .flatten()
+                        .any(|mark| marks.contains(&mark));
+                    ensure!(
+                        !has_records,
+                        "{}: it has records of this source, and {} no longer says where they began: delete the topic \
+                         on the server, or import it to another server",
+                        context(),
+                        self.group
+                    );
                     first_origin(source, topic, partition, &bounds).await.with_context(context)?
                 }
             };
@@ -230,6 +261,8 @@ impl ImportPlan {
                 filled: bounds.target.end - origin.delta(),
                 next: (bounds.target.end - origin.delta()).max(bounds.source.start),
                 end: if follow { i64::MAX } else { bounds.source.end },
+                is_compacted,
+                empty_answers: 0,
             };
             report_loss(&copy, &origin);
             if origin.delta() == 0 && origin.source_start > 0 && bounds.target.start == 0 {
@@ -313,6 +346,46 @@ async fn batch_headers(
     Ok(headers.collect::<Result<_, _>>()?)
 }
 
+/// True if the source compacts a topic.
+async fn is_compacted(source: &mut Client, topic: &str) -> anyhow::Result<bool> {
+    let configs = source.topic_configs(topic).await?;
+    let mut policies = configs.into_iter().filter(|config| config.name == "cleanup.policy");
+    let policy = policies.next().and_then(|config| config.value);
+    Ok(policy.is_some_and(|policy| policy.split(',').any(|policy| policy.trim() == "compact")))
+}
+
+/// True if others have written to a partition since its origin was remembered, and before the first record
+/// of the source.
+async fn has_nothing_yet(
+    target: &mut Client,
+    origin: &PartitionOrigin,
+    key: &(String, i32),
+    bounds: &PartitionBounds,
+    marks: &[i32],
+) -> anyhow::Result<bool> {
+    let (end, first) = (bounds.target.end, origin.target_end);
+    if end <= first || (first != origin.target_start && first != 0) {
+        return Ok(false);
+    }
+    let mark = mark_at(target, key, first.max(bounds.target.start), &bounds.target).await?;
+    Ok(mark.is_none_or(|mark| !marks.contains(&mark)))
+}
+
+/// The mark of the batch of a partition that holds an offset, or is the next behind it.
+async fn mark_at(
+    target: &mut Client,
+    (topic, partition): &(String, i32),
+    offset: i64,
+    bounds: &std::ops::Range<i64>,
+) -> anyhow::Result<Option<i32>> {
+    if !bounds.contains(&offset) {
+        return Ok(None);
+    }
+    let headers = batch_headers(target, topic, *partition, offset).await?;
+    let of_source = headers.first().filter(|header| header.producer_id < 0);
+    Ok(of_source.map(|header| header.base_sequence))
+}
+
 /// The mark of the last batch of a partition.
 async fn last_mark(
     target: &mut Client,
@@ -355,8 +428,10 @@ fn check_tail(
     is_of_source: bool,
 ) -> anyhow::Result<()> {
     let end = bounds.target.end;
+    // Its log start advanced to its end before the group remembered that.
+    let is_emptied = bounds.target.is_empty() && end == origin.target_start;
     ensure!(
-        end == origin.target_end || is_of_source,
+        end == origin.target_end || is_emptied || is_of_source,
         "others have written to it since it was imported up to {}, and it ends at {end}: the import cannot go on \
          behind their records",
         origin.target_end

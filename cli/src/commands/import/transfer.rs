@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::copied_batches::{BatchRun, CopiedBatches};
 use super::origin::{PartitionOrigins, write_origins};
 use super::plan::{ImportPlan, PartitionCopy};
+use crate::output::note;
 use crate::rate_limit::RateLimiter;
 
 /// Requests that are read and not yet written.
@@ -21,6 +22,9 @@ const CHUNK_BYTES_MAX: usize = 16 << 20;
 const WAIT_MAX: Duration = Duration::from_millis(500);
 const FETCH_BYTES_MIN: i32 = 64 << 10;
 const BATCH_BYTES_MAX: i32 = 100 << 20;
+/// A partition that gives nothing so often in a row has nothing. A leader that has not caught up, and one
+/// whose records are on remote storage, give nothing for a while.
+const EMPTY_ANSWERS_MAX: u32 = 10;
 /// How often an import that follows looks for new topics and partitions.
 const REFRESH_AFTER: Duration = Duration::from_secs(30);
 /// How often the group remembers how far the import is.
@@ -148,8 +152,9 @@ impl SourceReader {
         self.client.fetch_topics(&positions, &self.options).await
     }
 
-    /// Reads each partition alone where all together gave nothing. A partition that gives nothing alone has
-    /// no records up to its end: compaction removed them, or they were never committed.
+    /// Reads each partition alone where all together gave nothing. One that gives nothing alone, again and
+    /// again, has no records up to its end: compaction removed them. Whatever else is not given is an error,
+    /// because what is covered is never read again.
     async fn probe(&mut self, chunks: &mpsc::Sender<TransferChunk>) -> anyhow::Result<()> {
         let mut has_bytes = false;
         for index in 0..self.partitions.len() {
@@ -161,10 +166,24 @@ impl SourceReader {
                 (partition.topic.clone(), [(partition.partition, partition.next)]);
             let fetched = self.client.fetch(&topic, &request, &self.options).await?;
             let Some(fetched) = fetched.into_iter().next() else { continue };
+            let partition = &mut self.partitions[index];
             if fetched.batches.is_empty() {
-                let runs = cover_rest(&mut self.partitions[index]);
+                partition.empty_answers += 1;
+                if partition.empty_answers < EMPTY_ANSWERS_MAX {
+                    continue;
+                }
+                anyhow::ensure!(
+                    partition.is_compacted && fetched.end >= partition.end,
+                    "the source gives no records of {topic}/{} from {} on, and said that it has them up to {}: run \
+                     the import again when it is well",
+                    partition.partition,
+                    partition.next,
+                    partition.end
+                );
+                let runs = cover_rest(partition);
                 send(chunks, vec![runs]).await?;
             } else {
+                partition.empty_answers = 0;
                 has_bytes = true;
                 let has_moved = self.pass_on(vec![(topic, fetched)], chunks).await?;
                 has_bytes &= !has_moved;
@@ -332,9 +351,20 @@ impl TargetWriter<'_> {
             self.plan.origins.get(*key).is_some_and(|origin| origin.target_end >= **start)
         };
         let due = self.plan.log_starts.iter().filter(is_due);
-        let due: Vec<_> = due.map(|(key, start)| (key.clone(), *start)).collect();
+        let due: BTreeMap<_, _> = due.map(|(key, start)| (key.clone(), *start)).collect();
+        let origins = self.plan.origins.iter().filter(|(key, _)| due.contains_key(*key));
+        let origins = origins.map(|(key, origin)| (key.clone(), origin.clone())).collect();
+        // No batch says afterwards how far the partition is.
+        write_origins(self.client, &self.plan.group, &origins).await?;
         for (key, start) in due {
-            self.client.delete_records(&key.0, &[(key.1, start)]).await?;
+            let (topic, partition) = &key;
+            match self.client.delete_records(topic, &[(*partition, start)]).await {
+                Err(error) if error.response_error().is_some() => note(&format!(
+                    "{topic}/{partition} begins at 0 here, with a gap up to {start} where the source begins: {error}"
+                )),
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
+            }
             self.plan.log_starts.remove(&key);
         }
         Ok(())

@@ -71,7 +71,7 @@ pub(super) fn validate_batches(
         return Err(invalid("batches are not imported in a transaction"));
     }
     let records = data.records.clone().unwrap_or_default();
-    let (mut batches, mut next) = (Vec::new(), base.0 as i64);
+    let (mut batches, mut next, mut count) = (Vec::new(), base.0 as i64, 0);
     let mut rest = BatchIterator::new(&records);
     for batch in rest.by_ref() {
         let (header, bytes) = batch.map_err(|error| unreadable(&error))?;
@@ -87,10 +87,14 @@ pub(super) fn validate_batches(
         let bytes = records.slice_ref(bytes);
         batches.push(validate_batch(kafka, topic, data.index, bytes, frame_bytes, limit)?);
         next = header.last_offset().saturating_add(1);
+        count += header.record_count as u64;
     }
     if batches.is_empty() || !rest.rest().is_empty() {
         return Err(invalid("an import has whole batches, at least one for each partition"));
     }
+    let metrics = kafka.metrics();
+    add(&metrics.records_produced, count);
+    add(&metrics.bytes_produced, records.len() as u64);
     Ok(batches)
 }
 
@@ -122,9 +126,6 @@ fn validate_batch(
             user_time::extract_user_times(kafka, topic, rule, &records, limit)?.user_times
         }
     };
-    let metrics = kafka.metrics();
-    add(&metrics.records_produced, header.record_count as u64);
-    add(&metrics.bytes_produced, records.len() as u64);
     let batch = RecordBatch {
         payload: Payload {
             header: PayloadHeader::new(&records[..HEADER_BYTES]),

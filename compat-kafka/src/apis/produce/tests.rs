@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use kafka_protocol::messages::produce_request::TopicProduceData;
 use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
-use kafka_records::{BatchBuilder, CompressionType, set_crc};
+use kafka_records::{BatchBuilder, CompressionType, offset_gap, set_crc};
 
 use super::super::support::new_topic_id;
 use super::*;
@@ -35,8 +35,29 @@ async fn produce(
     topic: &str,
     batch: Bytes,
 ) -> PartitionProduceResponse {
-    let id = uuid::Uuid::from_bytes(kafka.engine.topics().named(topic).unwrap().id);
     let partition = PartitionProduceData::default().with_records(Some(batch));
+    produce_partition(kafka, version, topic, partition).await
+}
+
+/// The response to batches that an importer sends, which begin at `base`.
+async fn import(
+    kafka: &Arc<KafkaServer>,
+    topic: &str,
+    base: &[u8],
+    batches: &[Bytes],
+) -> PartitionProduceResponse {
+    let mut partition = PartitionProduceData::default().with_records(Some(batches.concat().into()));
+    partition.unknown_tagged_fields.insert(10_001, Bytes::copy_from_slice(base));
+    produce_partition(kafka, 9, topic, partition).await
+}
+
+async fn produce_partition(
+    kafka: &Arc<KafkaServer>,
+    version: i16,
+    topic: &str,
+    partition: PartitionProduceData,
+) -> PartitionProduceResponse {
+    let id = uuid::Uuid::from_bytes(kafka.engine.topics().named(topic).unwrap().id);
     let data = TopicProduceData::default().with_partition_data(vec![partition]);
     let data = match version {
         13.. => data.with_topic_id(id),
@@ -48,10 +69,10 @@ async fn produce(
         version,
         correlation_id: 1,
         client_id: "test".to_owned(),
+        received_at: tokio::time::Instant::now(),
         peer: ([127, 0, 0, 1], 50_000).into(),
         local: ([127, 0, 0, 1], 9092).into(),
         connection: crate::request::ConnectionState::for_test(),
-        received_at: tokio::time::Instant::now(),
         quota: None,
     };
     let mut body = BytesMut::new();
@@ -225,4 +246,75 @@ async fn a_batch_that_unpacks_to_too_much_is_refused_wherever_it_is_unpacked() {
         let answer = produce(&kafka, 9, "t", large).await;
         assert_eq!(answer.error_code, ResponseError::MessageTooLarge.code());
     }
+}
+
+/// A batch at an offset, with its header changed.
+fn placed(batch: &Bytes, base: i64, change: impl FnOnce(&mut BatchHeader)) -> Bytes {
+    let mut header = BatchHeader::parse(batch).unwrap();
+    header.base_offset = base;
+    change(&mut header);
+    let mut bytes = header.to_bytes();
+    set_crc(&mut bytes, &batch[HEADER_BYTES..]);
+    [&bytes, &batch[HEADER_BYTES..]].concat().into()
+}
+
+#[tokio::test]
+async fn an_importer_chooses_offsets_and_appends_nothing_twice() {
+    let kafka = kafka();
+    topic(&kafka, "t", "delete").await;
+    let two = batch(CompressionType::Zstd, &[Some("a"), Some("b")]);
+    let end = || kafka.engine.topics().named("t").unwrap().partitions[0].end();
+    let batches = [
+        offset_gap(0, 5),
+        placed(&two, 5, |header| header.base_sequence = -8),
+        placed(&two, 7, |header| header.last_offset_delta = 9),
+    ];
+    let answer = import(&kafka, "t", &0_i64.to_be_bytes(), &batches).await;
+    assert_eq!((answer.error_code, answer.base_offset, end()), (0, 0, Offset(17)));
+    // The same again, and batches that leave offsets out.
+    for (base, batches) in [
+        (0_i64, batches.to_vec()),
+        (17, vec![placed(&two, 18, |_| {})]),
+        (18, vec![placed(&two, 18, |_| {})]),
+        (17, vec![placed(&two, 17, |_| {}), placed(&two, 20, |_| {})]),
+    ] {
+        let answer = import(&kafka, "t", &base.to_be_bytes(), &batches).await;
+        assert_ne!(answer.error_code, 0, "{base}: {answer:?}");
+        assert_eq!(end(), Offset(17));
+    }
+    let answer = import(&kafka, "t", &0_i64.to_be_bytes(), &batches).await;
+    assert_eq!(answer.error_code, ResponseError::OffsetOutOfRange.code());
+    // Other producers go on behind them.
+    assert_eq!(produce(&kafka, 9, "t", two).await.base_offset, 17);
+}
+
+#[tokio::test]
+async fn an_importer_cannot_write_what_a_log_never_holds() {
+    let kafka = kafka();
+    topic(&kafka, "t", "delete").await;
+    let one = batch(CompressionType::None, &[Some("a")]);
+    let refused = async |base: &[u8], batches: &[Bytes], words: &str| {
+        let answer = import(&kafka, "t", base, batches).await;
+        assert_ne!(answer.error_code, 0, "{words}");
+        assert!(answer.error_message.as_deref().unwrap().contains(words), "{answer:?}");
+    };
+    let zero = 0_i64.to_be_bytes();
+    refused(&[0; 7], &[one.clone()], "is 8 bytes").await;
+    refused(&(-1_i64).to_be_bytes(), &[one.clone()], "not negative").await;
+    refused(&zero, &[], "at least one").await;
+    refused(&zero, &[one.clone(), one.slice(..70)], "whole batches").await;
+    let producer = placed(&one, 0, |header| {
+        (header.producer_id, header.producer_epoch, header.base_sequence) = (5, 0, 0);
+    });
+    refused(&zero, &[producer], "has no producer").await;
+    let control = placed(&one, 0, |header| header.attributes |= 1 << 5);
+    refused(&zero, &[control], "no marker").await;
+    let records = placed(&one, 0, |header| header.record_count = 2);
+    refused(&zero, &[records], "must not hold more records").await;
+    let empty = placed(&one, 0, |header| header.record_count = 0);
+    refused(&zero, &[empty], "without records").await;
+    let mut corrupt = one.to_vec();
+    corrupt[65] ^= 1;
+    refused(&zero, &[corrupt.into()], "corrupt").await;
+    assert_eq!(kafka.engine.topics().named("t").unwrap().partitions[0].end(), Offset(0));
 }
