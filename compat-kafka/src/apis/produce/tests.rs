@@ -299,8 +299,8 @@ async fn an_importer_cannot_write_what_a_log_never_holds() {
         assert!(answer.error_message.as_deref().unwrap().contains(words), "{answer:?}");
     };
     let zero = 0_i64.to_be_bytes();
-    refused(&[0; 7], &[one.clone()], "is 8 bytes").await;
-    refused(&(-1_i64).to_be_bytes(), &[one.clone()], "not negative").await;
+    refused(&[0; 7], std::slice::from_ref(&one), "is 8 bytes").await;
+    refused(&(-1_i64).to_be_bytes(), std::slice::from_ref(&one), "not negative").await;
     refused(&zero, &[], "at least one").await;
     refused(&zero, &[one.clone(), one.slice(..70)], "whole batches").await;
     let producer = placed(&one, 0, |header| {
