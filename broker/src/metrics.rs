@@ -272,7 +272,7 @@ fn encode_kafka(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
 }
 
-/// How long clients wait for the server.
+/// The time for which clients wait for the server.
 fn encode_latencies(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
     let metrics = server.kafka.metrics();
     page.histogram(

@@ -1,4 +1,4 @@
-//! What DescribeConfigs lists: all settings of a broker of Apache Kafka 4.3. Those with an effect are
+//! The list of DescribeConfigs: all settings of a broker of Apache Kafka 4.3. Those with an effect are
 //! rows of [`kafka::SETTINGS`](super::kafka); this file has those that have no effect here and those
 //! that are refused, with the reason.
 

@@ -1,4 +1,4 @@
-//! How far consumer groups are behind the ends of their topics.
+//! The lag of consumer groups behind the ends of their topics.
 //!
 //! Committed offsets are in the catalog, and there may be millions of them. Each page looks at a
 //! bounded number of them, and goes on where the page before it ended. Up to that number, a page

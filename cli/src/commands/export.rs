@@ -27,7 +27,7 @@ use crate::rate_limit::{RateLimiter, parse_rate};
 use crate::table::OutputTable;
 use crate::topic_reader::{TopicSource, known_of, present, with_known};
 
-/// How long a moment that is not past yet is waited for.
+/// The longest wait for a moment that is not past yet.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ pub(crate) struct ExportArgs {
     link: LinkArgs,
 }
 
-/// What became of a topic.
+/// The result of a topic.
 struct ExportedTopic {
     partitions: usize,
     records: u64,

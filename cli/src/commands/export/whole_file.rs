@@ -71,7 +71,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("whole-file-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let (path, partial) = (directory.join("t.jsonl"), directory.join("t.jsonl.partial"));
-        // What an interrupted export left.
+        // The rest of an interrupted export.
         std::fs::write(&partial, "a longer rest").unwrap();
         let (whole, mut file) = WholeFile::create(&path).unwrap();
         file.write_all(b"new").unwrap();
