@@ -16,8 +16,8 @@ WINGS = ["engine-groups", "engine-files", "engine-security", "engine-znodes"]
 DRAWN = {*DOORS, *WINGS, "engine", "engine-core", "storage", "hlc"}
 # Crates that stand in the text: those of the program, and those that several layers use.
 PROGRAM = ["broker", "client", "cli"]
-SHARED = ["kafka-records", "zk-wire", "history-documents", "user-time", "admission", "kafka-acls", "scram", "tls",
-          "bearer-tokens", "rdma"]
+SHARED = ["kafka-records", "record-columns", "zk-wire", "history-documents", "user-time", "admission", "kafka-acls",
+          "scram", "tls", "bearer-tokens", "rdma"]
 # The parts of compat-kafka, in the text too.
 PARTS = ["kafka-guard", "kafka-connections", "kafka-sasl", "kafka-topics", "kafka-fetch-sessions", "kafka-groups",
          "kafka-share-groups", "kafka-transactions", "kafka-client-metrics", "kafka-format", "kafka-errors"]
