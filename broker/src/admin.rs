@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -40,7 +40,7 @@ use crate::http_sessions::session_methods;
 use crate::metrics::MetricsFormat;
 use crate::process::build_target;
 use crate::status::{ServerStatus, UnhealthyReason};
-use crate::{api, http_contents, http_hosts, metrics};
+use crate::{api, http_contents, http_hosts, metrics, traces};
 
 type StatusState = State<Arc<ServerStatus>>;
 
@@ -165,6 +165,7 @@ fn routes(access: HttpAccess, hosts: HttpHosts) -> Router {
         .layer(from_fn_with_state(hosts, http_hosts::check))
         .layer(compression())
         .layer(map_response(harden))
+        .layer(from_fn(traces::trace_request))
         .with_state(status)
 }
 

@@ -39,6 +39,7 @@ mod run;
 mod status;
 mod supervisor;
 mod tls_reload;
+mod traces;
 mod zookeeper;
 
 pub use broker::{Broker, RunningBroker};

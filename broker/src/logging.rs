@@ -11,15 +11,19 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
+use crate::traces::{ENDPOINT_VARIABLE, TraceExport};
+
 /// The environment variable with the filter, such as `debug` or `info,compat_kafka=trace`.
 pub const VARIABLE: &str = "FREEZEFRAME_LOG";
 /// The environment variable with the format: `text` or `json`.
 pub const FORMAT_VARIABLE: &str = "FREEZEFRAME_LOG_FORMAT";
 /// The server's filter if the variable is not set.
-pub const SERVER_LEVEL: &str = "info";
+const SERVER_LEVEL: &str = "info";
 /// systemd sets it where standard output or standard error is the journal, to the device and the
 /// inode of the stream.
 const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
+
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogFormat {
@@ -33,6 +37,40 @@ enum LogFormat {
 /// # Errors
 /// A variable is not valid.
 pub fn start(default: &str) -> anyhow::Result<()> {
+    start_with(default, None)
+}
+
+/// Starts a server's logging, and the export of its traces if the environment asks for it.
+///
+/// # Errors
+/// A variable is not valid.
+#[cfg(feature = "otlp")]
+pub fn start_server() -> anyhow::Result<Option<TraceExport>> {
+    if variable(ENDPOINT_VARIABLE).is_none() {
+        start_with(SERVER_LEVEL, None)?;
+        return Ok(None);
+    }
+    let (export, layer) = TraceExport::start()?;
+    start_with(SERVER_LEVEL, Some(layer))?;
+    Ok(Some(export))
+}
+
+/// Starts a server's logging.
+///
+/// # Errors
+/// A variable is not valid.
+#[cfg(not(feature = "otlp"))]
+pub fn start_server() -> anyhow::Result<Option<TraceExport>> {
+    start(SERVER_LEVEL)?;
+    if variable(ENDPOINT_VARIABLE).is_some() {
+        tracing::warn!(
+            "{ENDPOINT_VARIABLE} has no effect: this program was built without the feature otlp"
+        );
+    }
+    Ok(None)
+}
+
+fn start_with(default: &str, traces: Option<BoxedLayer>) -> anyhow::Result<()> {
     let filter = variable(VARIABLE);
     let filter = parse_filter(filter.as_deref().unwrap_or(default))?;
     let format = parse_format(variable(FORMAT_VARIABLE).as_deref())?;
@@ -42,21 +80,20 @@ pub fn start(default: &str) -> anyhow::Result<()> {
     } else {
         BoxMakeWriter::new(io::stderr)
     };
+    let log = format_layer(format, writer).with_filter(filter).boxed();
+    let layers: Vec<BoxedLayer> = traces.into_iter().chain([log]).collect();
     tracing_subscriber::registry()
-        .with(format_layer(format, writer).with_filter(filter))
+        .with(layers)
         .try_init()
         .map_err(|error| anyhow::anyhow!("start logging: {error}"))
 }
 
 /// A variable of the environment, if it is not empty.
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-fn format_layer(
-    format: LogFormat,
-    writer: BoxMakeWriter,
-) -> Box<dyn Layer<Registry> + Send + Sync> {
+fn format_layer(format: LogFormat, writer: BoxMakeWriter) -> BoxedLayer {
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
         LogFormat::Text => {

@@ -12,17 +12,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::{REQUEST_TARGET, span_text};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_connections::ConnectionPlace;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use crate::conn::{DRAIN_MAX, KafkaConnection, wait_for_stop};
 use crate::connection_error::ConnectionError;
 use crate::frame_reader::{ReceivedRequest, RequestFrameReader, RequestKind};
 use crate::metrics::add;
-use crate::request::{BadRequest, ResponseFuture, ResponseResult};
+use crate::request::{BadRequest, RequestContext, ResponseFuture, ResponseResult};
 use crate::response::KafkaResponse;
+use crate::routes;
 use crate::stream::ByteStream;
 
 /// The most produce requests of one connection that may wait for the disk.
@@ -282,10 +285,11 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         let ReceivedRequest { context, body, frame_bytes, permit, .. } = request;
         let is_only = self.in_flight.is_empty();
         let (api, version) = (context.api_key, context.version);
+        let span = request_span(&context);
         let serving = self.connection.serve(context, body, frame_bytes)?;
         let kafka = Arc::clone(&self.connection.kafka);
         let responses = Arc::clone(&self.connection.state.response_quota);
-        Ok(Box::pin(async move {
+        let answering = async move {
             let mut served = serving.await;
             drop(permit);
             match &mut served {
@@ -301,7 +305,8 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
                 Err(_) => add(&kafka.metrics().bad_frames, 1),
             }
             served
-        }))
+        };
+        Ok(Box::pin(answering.instrument(span)))
     }
 
     /// Writes a response. The requests in flight go on meanwhile, and nothing is read.
@@ -353,6 +358,21 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         let closing = self.reader.next(&self.connection.kafka, &self.connection.stream, false);
         let _ = tokio::time::timeout(REFUSAL_LINGER, closing).await;
     }
+}
+
+/// The span of a request, from its start until its response may be written.
+fn request_span(context: &RequestContext) -> Span {
+    tracing::trace_span!(
+        target: REQUEST_TARGET,
+        "kafka",
+        otel.name = %routes::name(context.api_key),
+        otel.kind = "server",
+        messaging.system = "kafka",
+        messaging.client.id = span_text(&context.client_id),
+        kafka.api.version = context.version,
+        client.address = %context.peer.ip(),
+        client.port = context.peer.port(),
+    )
 }
 
 /// Waits until the service stops and the time to finish the requests in flight is over.

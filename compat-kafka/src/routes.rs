@@ -69,6 +69,14 @@ pub(crate) fn route(key: i16) -> Option<&'static ApiRoute> {
     ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
 }
 
+/// The name of an API, as Kafka's documentation calls it.
+pub(crate) fn name(key: i16) -> String {
+    match ApiKey::try_from(key) {
+        Ok(api) => format!("{api:?}"),
+        Err(()) => format!("Api{key}"),
+    }
+}
+
 /// True if an API is served in a version, which the codec may not have.
 pub(crate) fn is_served(api: i16, version: i16) -> bool {
     route(api).is_some_and(|route| route.serves(version))

@@ -236,8 +236,9 @@ impl ConnectionOutput {
         err: i32,
         body: impl FnOnce(&mut BytesMut),
     ) {
+        let header = ReplyHeader { xid: request.xid, zxid, err };
         self.push(Some((request, zxid)), |out| {
-            ReplyHeader { xid: request.xid, zxid, err }.write(out);
+            header.write(out);
             body(out);
         });
     }
@@ -440,7 +441,7 @@ mod tests {
 
     fn reply(output: &ConnectionOutput, bytes: usize) {
         let request =
-            RequestMark { xid: 1, received_at: tokio::time::Instant::now(), is_write: false };
+            RequestMark { xid: 1, received_at: tokio::time::Instant::now(), is_write: false, span: tracing::Span::none() };
         output.reply(request, 1, Ok(|out: &mut BytesMut| out.put_bytes(7, bytes)));
     }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use admission::BudgetGrant;
 use bytes::{Bytes, BytesMut};
+use engine_core::REQUEST_TARGET;
 use engine_znodes::acl::AclId;
 use engine_znodes::{
     SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeData,
@@ -27,6 +28,7 @@ use tls::Secret;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Span;
 use zk_wire::{
     ConnectRequest, ConnectResponse, JuteError, JuteReader, JuteWriter, RequestHeader, frame,
     opcode,
@@ -290,7 +292,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let mut fields = JuteReader::new(bytes);
         let RequestHeader { xid, op } = RequestHeader::read(&mut fields)?;
         self.connection.requests.begin(op, xid);
-        let mark = RequestMark { xid, received_at, is_write: false };
+        let span = self.request_span(session, op, xid);
+        let mark = RequestMark { xid, received_at, is_write: false, span };
         let request = match ZkRequest::read(op, &mut fields) {
             Ok(Some(request)) => request,
             Ok(None) => {
@@ -304,7 +307,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             }
         };
         if !matches!(request, ZkRequest::Auth { .. } | ZkRequest::Sasl(_)) {
-            self.require_authentication(mark)?;
+            self.require_authentication(mark.clone())?;
         }
         match request {
             ZkRequest::Read(ReadRequest::Multi(ops))
@@ -334,6 +337,23 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             ZkRequest::Auth { scheme, auth } => return self.authenticate(mark, &scheme, &auth),
         }
         Ok(())
+    }
+
+    /// The span of a request. Pings have none: they say only that a client is there.
+    fn request_span(&self, session: &LiveSession, opcode: i32, xid: i32) -> Span {
+        if opcode == opcode::PING {
+            return Span::none();
+        }
+        tracing::trace_span!(
+            target: REQUEST_TARGET,
+            "zookeeper",
+            otel.name = opcode::name(opcode),
+            otel.kind = "server",
+            zookeeper.xid = xid,
+            zookeeper.session = %session.id,
+            client.address = %self.connection.peer.ip(),
+            client.port = self.connection.peer.port(),
+        )
     }
 
     /// Refuses a request once all writes before it are answered.
@@ -517,7 +537,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         match RequestHeader::read(&mut fields) {
             Ok(RequestHeader { xid, op: opcode::PING }) => {
                 self.connection.requests.begin(opcode::PING, xid);
-                let mark = RequestMark { xid, received_at: frame.received_at, is_write: false };
+                let (received_at, span) = (frame.received_at, Span::none());
+                let mark = RequestMark { xid, received_at, is_write: false, span };
                 let zxid = self.server.znodes.tree().last_zxid();
                 self.connection.output.reply_header(mark, zxid, Ok(()));
             }

@@ -61,7 +61,7 @@ pub(crate) fn reply_from_the_past(
             _ => znode.stat.write(out),
         }
     });
-    connection.output.reply(*mark, zxid, body);
+    connection.output.reply(mark.clone(), zxid, body);
 }
 
 /// Puts an answer of the past for an operation of a multiRead.
@@ -106,7 +106,7 @@ pub(crate) fn answer_read(
         ReadRequest::Refused(ZkCode::Unimplemented) => -1,
         _ => tree.last_zxid(),
     };
-    connection.output.reply(*mark, zxid, body);
+    connection.output.reply(mark.clone(), zxid, body);
 }
 
 /// The sources of reads besides the tree.

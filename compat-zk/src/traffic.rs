@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use storage::LatencyCounts;
 use tokio::time::Instant;
+use tracing::Span;
 use zk_wire::opcode as op;
 
 /// A request that was received.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RequestMark {
     pub(crate) xid: i32,
     pub(crate) received_at: Instant,
     pub(crate) is_write: bool,
+    /// It ends with the last mark of the request, when its reply is in the output.
+    pub(crate) span: Span,
 }
 
 /// The latency of requests, in milliseconds.
@@ -298,7 +301,7 @@ mod tests {
     fn a_reset_leaves_the_latencies() {
         let (requests, mut replies) = (RequestStats::new(), ReplyStats::default());
         for is_write in [false, true, true] {
-            let mark = RequestMark { xid: 1, received_at: Instant::now(), is_write };
+            let mark = RequestMark { xid: 1, received_at: Instant::now(), is_write, span: Span::none() };
             replies.replied(mark, 1, 100);
         }
         let mut traffic = ServerTraffic::default();

@@ -113,7 +113,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
         output::note(&format!("the settings are valid; {given} given, the others have defaults"));
         return Ok(());
     }
-    broker::logging::start(broker::logging::SERVER_LEVEL)?;
+    // It sends the last traces when it is dropped.
+    let _traces = broker::logging::start_server()?;
     if end_with_input {
         let thread = std::thread::Builder::new().name("input".to_owned());
         thread.spawn(terminate_when_input_ends).context("watch standard input")?;

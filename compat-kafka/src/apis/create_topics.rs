@@ -554,17 +554,28 @@ mod tests {
     #[tokio::test]
     async fn a_deleted_topic_that_metadata_creates_again_is_not_there_for_that_request() {
         let kafka = kafka();
-        let metadata = async || {
-            let topic = MetadataRequestTopic::default().with_name(Some(name("a")));
-            let request = MetadataRequest::default()
-                .with_topics(Some(vec![topic]))
-                .with_allow_auto_topic_creation(true);
-            ask(&kafka, 12, request).await.topics.remove(0).error_code
-        };
-        assert_eq!(metadata().await, 0);
+        assert_eq!(create_by_metadata(&kafka, "a").await, 0);
         let id = kafka.engine.topics().named("a").unwrap().id;
         kafka.engine.topics().delete(id).await.unwrap();
-        assert_eq!(metadata().await, ResponseError::UnknownTopicOrPartition.code());
-        assert_eq!(metadata().await, 0);
+        let code = create_by_metadata(&kafka, "a").await;
+        assert_eq!(code, ResponseError::UnknownTopicOrPartition.code());
+        assert_eq!(create_by_metadata(&kafka, "a").await, 0);
+    }
+
+    /// A consumer of Kafka's own topics would read an empty one for good.
+    #[tokio::test]
+    async fn metadata_creates_no_topic_of_kafka() {
+        let kafka = kafka();
+        let code = create_by_metadata(&kafka, "__consumer_offsets").await;
+        assert_eq!(code, ResponseError::UnknownTopicOrPartition.code());
+        assert!(kafka.engine.topics().named("__consumer_offsets").is_none());
+    }
+
+    async fn create_by_metadata(kafka: &Arc<KafkaServer>, topic: &'static str) -> i16 {
+        let topic = MetadataRequestTopic::default().with_name(Some(name(topic)));
+        let request = MetadataRequest::default()
+            .with_topics(Some(vec![topic]))
+            .with_allow_auto_topic_creation(true);
+        ask(kafka, 12, request).await.topics.remove(0).error_code
     }
 }

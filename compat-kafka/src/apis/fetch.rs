@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use engine::security::{Operation, Resource};
-use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
+use engine::{AppendWatch, ExcludedTransaction, LogWatcher, REQUEST_TARGET};
 use kafka_connections::{QuotaPermit, units};
 use kafka_fetch_sessions::{
     FetchOutcome, FetchSession, FetchSessionRequest, LockedFetchSession, ResolvedFetchTopic,
@@ -23,6 +23,7 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use tokio::time::Instant;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::partition_read::{
@@ -77,10 +78,11 @@ struct LongPoll {
 }
 
 impl LongPoll {
-    /// Waits until `grown` is ready, or the deadline is over; returns true if it is.
+    /// Waits until `grown` is ready, or the deadline is over; returns true if the deadline is.
     async fn wait(&mut self, deadline: Instant, grown: impl Future<Output = ()>) -> bool {
         let begun = Instant::now();
-        let is_over = tokio::time::timeout_at(deadline, grown).await.is_err();
+        let span = tracing::trace_span!(target: REQUEST_TARGET, "long poll");
+        let is_over = tokio::time::timeout_at(deadline, grown).instrument(span).await.is_err();
         self.waited += begun.elapsed();
         is_over
     }

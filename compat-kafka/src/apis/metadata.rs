@@ -15,7 +15,7 @@ use kafka_protocol::messages::metadata_response::{
 };
 use kafka_protocol::messages::{BrokerId, MetadataRequest, MetadataResponse, TopicName};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
-use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
+use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic, TOPICS_OF_KAFKA};
 use uuid::Uuid;
 
 use super::support::new_topic_id;
@@ -242,7 +242,10 @@ impl MetadataQuery<'_> {
         if let Err(error) = check_topic_name(name) {
             return error_topic(Some(name), Uuid::nil(), engine_error(&error));
         }
-        if !creates || split_moment_topic(name).is_some() {
+        // Here the state of groups and transactions is in no topic, and one of that name would be
+        // empty.
+        let is_creatable = split_moment_topic(name).is_none() && !TOPICS_OF_KAFKA.contains(&name);
+        if !creates || !is_creatable {
             return error_topic(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
         // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and

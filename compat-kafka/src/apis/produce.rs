@@ -13,7 +13,7 @@ use engine::blocking::block_in_place;
 use engine::security::{Operation, Resource};
 use engine::{
     AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, PendingAppends,
-    RecordBatch, Topic, TopicId, UserTimeRule,
+    REQUEST_TARGET, RecordBatch, Topic, TopicId, UserTimeRule,
 };
 use hlc::UserTime;
 use kafka_errors::{batch_error, engine_error, error_message, transaction_error};
@@ -30,6 +30,7 @@ use kafka_records::{
 };
 use kafka_topics::ReadableTopic;
 use kafka_transactions::{TransactionError, TransactionScope};
+use tracing::Instrument;
 
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::kafka_server::KafkaServer;
@@ -180,7 +181,8 @@ async fn produce(
         };
         drop(gate);
         let mut refused = refused.into_iter();
-        let mut results = append.results().await.into_iter();
+        let journal = tracing::trace_span!(target: REQUEST_TARGET, "journal");
+        let mut results = append.results().instrument(journal).await.into_iter();
         for pending in pending {
             let topic = &mut responses[pending.place.topic_index];
             let response = &mut topic.partition_responses[pending.place.partition_index];

@@ -18,6 +18,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_topics::TOPICS_OF_KAFKA;
 
 use super::consumer_group_heartbeat::prepare_moments;
 use super::create_topics::{PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal};
@@ -31,10 +32,6 @@ use crate::wire::{
 
 pub(crate) const API_KEY: i16 = 88;
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
-
-/// Topics of Kafka itself, which no application may use.
-const TOPICS_OF_KAFKA: [&str; 4] =
-    ["__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"];
 
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,

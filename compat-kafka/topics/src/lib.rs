@@ -15,3 +15,7 @@ mod readable_topics;
 pub use moment_cache::{MomentRowQuota, MomentTopicError};
 pub use readable_topic::ReadableTopic;
 pub use readable_topics::ReadableTopics;
+
+/// Topics of Kafka itself, which no application may use.
+pub const TOPICS_OF_KAFKA: [&str; 4] =
+    ["__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"];

@@ -35,5 +35,39 @@ pub const RAISE_SEQUENCE: i32 = i32::from_be_bytes([0, 0, b'F', b'S']);
 /// The type of a result in a multi, and of the header behind the last one.
 pub const ERROR: i32 = -1;
 
+/// The name of a request, as ZooKeeper's clients call its operation.
+pub fn name(opcode: i32) -> &'static str {
+    match opcode {
+        CREATE | CREATE_2 => "create",
+        CREATE_CONTAINER => "createContainer",
+        CREATE_TTL => "createTTL",
+        DELETE => "delete",
+        EXISTS => "exists",
+        GET_DATA => "getData",
+        SET_DATA => "setData",
+        GET_ACL => "getACL",
+        SET_ACL => "setACL",
+        GET_CHILDREN | GET_CHILDREN_2 => "getChildren",
+        GET_ALL_CHILDREN_NUMBER => "getAllChildrenNumber",
+        GET_EPHEMERALS => "getEphemerals",
+        SYNC => "sync",
+        PING => "ping",
+        CHECK => "check",
+        MULTI => "multi",
+        MULTI_READ => "multiRead",
+        RECONFIG => "reconfig",
+        CHECK_WATCHES => "checkWatches",
+        REMOVE_WATCHES => "removeWatches",
+        SET_WATCHES | SET_WATCHES_2 => "setWatches",
+        ADD_WATCH => "addWatch",
+        AUTH => "auth",
+        SASL => "sasl",
+        WHO_AM_I => "whoAmI",
+        CLOSE_SESSION => "closeSession",
+        RAISE_SEQUENCE => "raiseSequence",
+        _ => "unknown",
+    }
+}
+
 /// The xid of a watch event.
 pub const NOTIFICATION_XID: i32 = -1;
