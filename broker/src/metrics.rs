@@ -302,7 +302,8 @@ fn encode_latencies(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Re
         "From the arrival of a request of ZooKeeper's protocol until its reply is ready",
     );
     let mut family = page.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for (kind, counts) in [("read", latencies.reads), ("write", latencies.writes)] {
+    for (kind, counts) in [("read", latencies.reads.counts()), ("write", latencies.writes.counts())]
+    {
         let labels = [("kind", kind)];
         encode_histogram(&mut family.encode_family(&labels)?, &counts)?;
     }

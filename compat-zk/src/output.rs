@@ -19,7 +19,7 @@ use zk_wire::opcode::NOTIFICATION_XID;
 use zk_wire::{ConnectResponse, JuteWriter, ReplyHeader, put_frame};
 
 use crate::event::{WatchEvent, WatchEventKind};
-use crate::traffic::{ReplyStats, RequestMark};
+use crate::traffic::{ReplyStats, RequestMark, ZkLatencies};
 
 /// The longest time that a client gets to read the rest of the output before the end.
 pub(crate) const LAST_READ_MAX: Duration = Duration::from_secs(5);
@@ -185,6 +185,8 @@ pub(crate) struct ConnectionOutput {
     /// A client that does not read its events is cut off once so many bytes wait.
     bytes_max: usize,
     share: Arc<UnreadShare>,
+    /// Those of the server.
+    latencies: Arc<ZkLatencies>,
 }
 
 impl ConnectionOutput {
@@ -192,6 +194,7 @@ impl ConnectionOutput {
         bytes_max: usize,
         budget: &Arc<UnreadBudget>,
         network: &Holder,
+        latencies: &Arc<ZkLatencies>,
     ) -> ConnectionOutput {
         ConnectionOutput {
             state: Mutex::default(),
@@ -200,6 +203,7 @@ impl ConnectionOutput {
             ending: Notify::new(),
             bytes_max,
             share: budget.share(network),
+            latencies: Arc::clone(latencies),
         }
     }
 
@@ -237,6 +241,9 @@ impl ConnectionOutput {
         body: impl FnOnce(&mut BytesMut),
     ) {
         let header = ReplyHeader { xid: request.xid, zxid, err };
+        if err != 0 {
+            request.span.record("zookeeper.error", err);
+        }
         self.push(Some((request, zxid)), |out| {
             header.write(out);
             body(out);
@@ -292,7 +299,10 @@ impl ConnectionOutput {
         self.share.add(frame_bytes);
         state.stats.sent();
         if let Some((request, zxid)) = reply {
-            state.stats.replied(request, zxid, (frame_bytes - LENGTH_BYTES) as u64);
+            let is_write = request.is_write;
+            let bytes = (frame_bytes - LENGTH_BYTES) as u64;
+            let latency = state.stats.replied(request, zxid, bytes);
+            self.latencies.record(is_write, latency);
         }
         let unread = state.unread();
         if !self.may_hold(unread) {
@@ -440,14 +450,23 @@ mod tests {
     }
 
     fn reply(output: &ConnectionOutput, bytes: usize) {
-        let request =
-            RequestMark { xid: 1, received_at: tokio::time::Instant::now(), is_write: false, span: tracing::Span::none() };
+        let request = RequestMark {
+            xid: 1,
+            received_at: tokio::time::Instant::now(),
+            is_write: false,
+            span: tracing::Span::none(),
+        };
         output.reply(request, 1, Ok(|out: &mut BytesMut| out.put_bytes(7, bytes)));
     }
 
     #[tokio::test]
     async fn what_is_being_written_counts_as_unread() {
-        let output = ConnectionOutput::new(2 * MIB, &UnreadBudget::new(100 * MIB), &network("a"));
+        let output = ConnectionOutput::new(
+            2 * MIB,
+            &UnreadBudget::new(100 * MIB),
+            &network("a"),
+            &Arc::default(),
+        );
         reply(&output, MIB);
         let (mut stream, _theirs) = tokio::io::duplex(16);
         let writing = output.write_to(&mut stream);
@@ -462,8 +481,8 @@ mod tests {
     #[tokio::test]
     async fn those_that_hold_most_end_once_all_hold_too_much() {
         let budget = UnreadBudget::new(4 * MIB);
-        let [heavy, medium, small] =
-            [(); 3].map(|()| ConnectionOutput::new(100 * MIB, &budget, &network("a")));
+        let [heavy, medium, small] = [(); 3]
+            .map(|()| ConnectionOutput::new(100 * MIB, &budget, &network("a"), &Arc::default()));
         reply(&heavy, 3 * MIB);
         let (mut stream, _theirs) = tokio::io::duplex(16);
         let mut writing = Box::pin(heavy.write_to(&mut stream));
@@ -482,9 +501,10 @@ mod tests {
     #[tokio::test]
     async fn the_network_that_holds_most_makes_room_and_not_the_heaviest_connection() {
         let budget = UnreadBudget::new(4 * MIB);
-        let output_of_a = ConnectionOutput::new(100 * MIB, &budget, &network("a"));
-        let outputs_of_b: Vec<_> =
-            (0..5).map(|_| ConnectionOutput::new(100 * MIB, &budget, &network("b"))).collect();
+        let output_of_a = ConnectionOutput::new(100 * MIB, &budget, &network("a"), &Arc::default());
+        let outputs_of_b: Vec<_> = (0..5)
+            .map(|_| ConnectionOutput::new(100 * MIB, &budget, &network("b"), &Arc::default()))
+            .collect();
         reply(&output_of_a, 3 * MIB / 2);
         outputs_of_b.iter().for_each(|output| reply(output, MIB));
         let evicted = |output: &ConnectionOutput| output.share.is_evicted.load(Ordering::Relaxed);

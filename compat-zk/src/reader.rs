@@ -29,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::Span;
+use tracing::field::Empty;
 use zk_wire::{
     ConnectRequest, ConnectResponse, JuteError, JuteReader, JuteWriter, RequestHeader, frame,
     opcode,
@@ -351,6 +352,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             otel.kind = "server",
             zookeeper.xid = xid,
             zookeeper.session = %session.id,
+            zookeeper.error = Empty,
             client.address = %self.connection.peer.ip(),
             client.port = self.connection.peer.port(),
         )

@@ -86,6 +86,7 @@ pub struct ZkServer {
     expired_sessions: AtomicU64,
     /// The traffic of connections that have ended.
     traffic_before: Mutex<ServerTraffic>,
+    latencies: Arc<ZkLatencies>,
     start: Instant,
 }
 
@@ -132,6 +133,7 @@ impl ZkServer {
             connection_requests: AtomicU64::new(0),
             expired_sessions: AtomicU64::new(0),
             traffic_before: Mutex::default(),
+            latencies: Arc::default(),
             start: Instant::now(),
         })
     }
@@ -168,7 +170,12 @@ impl ZkServer {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.znodes.core().wall_now().0;
         let network = Holder::address(peer.ip());
-        let output = ConnectionOutput::new(self.options.unread_bytes_max, &self.unread, &network);
+        let output = ConnectionOutput::new(
+            self.options.unread_bytes_max,
+            &self.unread,
+            &network,
+            &self.latencies,
+        );
         let super_name = self.options.x509_super_user.clone();
         let connection = Arc::new(Connection::new(id, peer, now_ms, output, super_name));
         connections.insert(Arc::clone(&connection), grant);
@@ -424,14 +431,14 @@ impl ZkServer {
         traffic
     }
 
-    /// How long requests took, of all connections since the start.
-    pub fn latencies(&self) -> ZkLatencies {
-        self.traffic().latencies
+    /// The latencies of all connections' requests since the start.
+    pub fn latencies(&self) -> &ZkLatencies {
+        &self.latencies
     }
 
     pub(crate) fn reset_traffic(&self) {
         let connections = self.connections.lock();
-        self.traffic_before.lock().reset();
+        *self.traffic_before.lock() = ServerTraffic::default();
         for connection in connections.iter() {
             connection.output.change_stats(|stats| reset_of_server(&connection.requests, stats));
         }

@@ -6,8 +6,9 @@
 //! so that connections share no counter: the server's are added up when somebody asks.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use storage::LatencyCounts;
+use storage::LatencyHistogram;
 use tokio::time::Instant;
 use tracing::Span;
 use zk_wire::opcode as op;
@@ -117,17 +118,17 @@ impl SentStats {
     }
 }
 
-/// How long requests took since the start. The operator's words do not reset it.
-#[derive(Clone, Copy, Debug, Default)]
+/// The latencies of all requests since the start. The operator's words do not reset them.
+#[derive(Debug, Default)]
 pub struct ZkLatencies {
-    pub reads: LatencyCounts,
-    pub writes: LatencyCounts,
+    pub reads: LatencyHistogram,
+    pub writes: LatencyHistogram,
 }
 
 impl ZkLatencies {
-    fn add(&mut self, other: &ZkLatencies) {
-        self.reads.add(&other.reads);
-        self.writes.add(&other.writes);
+    pub(crate) fn record(&self, is_write: bool, latency: Duration) {
+        let histogram = if is_write { &self.writes } else { &self.reads };
+        histogram.record(latency);
     }
 }
 
@@ -136,7 +137,6 @@ impl ZkLatencies {
 pub(crate) struct ReplyStats {
     pub(crate) own: SentStats,
     of_server: SentStats,
-    latencies: ZkLatencies,
     /// The zxid of the last reply.
     pub(crate) last_zxid: i64,
     pub(crate) last_latency_ms: u64,
@@ -150,16 +150,10 @@ impl ReplyStats {
         self.of_server.packets += 1;
     }
 
-    /// Counts a reply of `bytes`.
-    pub(crate) fn replied(&mut self, request: RequestMark, zxid: i64, bytes: u64) {
+    /// Counts a reply of `bytes`, and returns the latency of its request.
+    pub(crate) fn replied(&mut self, request: RequestMark, zxid: i64, bytes: u64) -> Duration {
         let now = Instant::now();
         let latency = now.duration_since(request.received_at);
-        let latencies = &mut self.latencies;
-        if request.is_write {
-            latencies.writes.record(latency);
-        } else {
-            latencies.reads.record(latency);
-        }
         let ms = latency.as_millis() as u64;
         for stats in [&mut self.own, &mut self.of_server] {
             stats.record(request.is_write, ms);
@@ -168,6 +162,7 @@ impl ReplyStats {
         self.last_latency_ms = ms;
         self.last_reply_at = Some(now);
         self.last_zxid = zxid;
+        latency
     }
 
     pub(crate) fn reset_own(&mut self) {
@@ -266,7 +261,6 @@ pub(crate) struct ServerTraffic {
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
     pub(crate) sent: SentStats,
-    pub(crate) latencies: ZkLatencies,
 }
 
 impl ServerTraffic {
@@ -277,12 +271,6 @@ impl ServerTraffic {
         self.sent.packets += replies.of_server.packets;
         self.sent.reads.add(&replies.of_server.reads);
         self.sent.writes.add(&replies.of_server.writes);
-        self.latencies.add(&replies.latencies);
-    }
-
-    /// Begins again, but for the latencies of requests.
-    pub(crate) fn reset(&mut self) {
-        *self = ServerTraffic { latencies: self.latencies, ..ServerTraffic::default() };
     }
 }
 
@@ -296,26 +284,6 @@ pub(crate) fn reset_of_server(requests: &RequestStats, replies: &mut ReplyStats)
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_reset_leaves_the_latencies() {
-        let (requests, mut replies) = (RequestStats::new(), ReplyStats::default());
-        for is_write in [false, true, true] {
-            let mark = RequestMark { xid: 1, received_at: Instant::now(), is_write, span: Span::none() };
-            replies.replied(mark, 1, 100);
-        }
-        let mut traffic = ServerTraffic::default();
-        traffic.add(&requests, &replies);
-        reset_of_server(&requests, &mut replies);
-        traffic.reset();
-        let mut after = ServerTraffic::default();
-        after.add(&requests, &replies);
-        for traffic in [traffic, after] {
-            assert_eq!(traffic.sent.requests().count, 0);
-            let ZkLatencies { reads, writes } = traffic.latencies;
-            assert_eq!((reads.count(), writes.count()), (1, 2));
-        }
-    }
 
     #[test]
     fn the_least_of_two_is_not_that_of_none() {
