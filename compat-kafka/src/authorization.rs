@@ -4,10 +4,10 @@ use std::fmt::Display;
 
 use engine::security::{Operation, Requester, Resource, ResourceType, base_resource};
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::ApiKey;
 
 use crate::kafka_server::KafkaServer;
 use crate::request::RequestContext;
+use crate::routes;
 
 impl KafkaServer {
     /// Checks that the client may do `operation` to `resource`. A moment of a topic is that topic:
@@ -35,10 +35,7 @@ impl KafkaServer {
 
     /// Records a change that a request made, in the audit log.
     pub(crate) fn record_change(&self, context: &RequestContext, resource: impl Display) {
-        let operation = match ApiKey::try_from(context.api_key) {
-            Ok(api) => format!("{api:?}"),
-            Err(_) => context.api_key.to_string(),
-        };
+        let operation = routes::name(context.api_key);
         self.record_change_by(&context.connection.requester(), &operation, resource);
     }
 

@@ -69,11 +69,11 @@ pub(crate) fn route(key: i16) -> Option<&'static ApiRoute> {
     ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
 }
 
-/// The name of an API, as Kafka's documentation calls it.
+/// The name of an API as in Kafka's documentation; of others the key.
 pub(crate) fn name(key: i16) -> String {
     match ApiKey::try_from(key) {
         Ok(api) => format!("{api:?}"),
-        Err(()) => format!("Api{key}"),
+        Err(()) => key.to_string(),
     }
 }
 

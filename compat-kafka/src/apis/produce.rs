@@ -12,8 +12,8 @@ use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::security::{Operation, Resource};
 use engine::{
-    AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, PendingAppends,
-    REQUEST_TARGET, RecordBatch, Topic, TopicId, UserTimeRule,
+    AppendReceipt, Durability, EngineError, NO_TIMES, Offset, Payload, PayloadHeader,
+    PendingAppends, REQUEST_TARGET, RecordBatch, Topic, TopicId, UserTimeRule,
 };
 use hlc::UserTime;
 use kafka_errors::{batch_error, engine_error, error_message, transaction_error};
@@ -548,17 +548,27 @@ fn validate_batch(
     add(&metrics.bytes_produced, records.len() as u64);
     let strict_records = rule.filter(|rule| rule.is_strict()).map(|_| records.clone());
     let batch = RecordBatch {
+        count: header.record_count as u32,
+        times,
+        producer: producer_sequence(&header),
+        ..record_batch(kafka, &records, frame_bytes)
+    };
+    Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })
+}
+
+/// A batch with these records, of no producer and for any offset.
+fn record_batch(kafka: &KafkaServer, records: &Bytes, frame_bytes: usize) -> RecordBatch {
+    RecordBatch {
         payload: Payload {
             header: PayloadHeader::new(&records[..HEADER_BYTES]),
             rest: copy_if_small(&kafka.frame_buffers, records.slice(HEADER_BYTES..), frame_bytes),
         },
-        count: header.record_count as u32,
-        times,
-        producer: producer_sequence(&header),
+        count: 0,
+        times: NO_TIMES,
+        producer: None,
         expected_base: None,
         holder: None,
-    };
-    Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })
+    }
 }
 
 /// Checks that there is exactly one batch, within the topic's size limit, with the right checksum.

@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use engine::security::{Operation, Resource};
-use engine::{NO_TIMES, Offset, Payload, PayloadHeader, RecordBatch, Topic};
+use engine::{NO_TIMES, Offset, RecordBatch, Topic};
 use kafka_errors::{batch_error, engine_error, error_message};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
@@ -20,7 +20,7 @@ use kafka_records::{
 };
 
 use super::{
-    PartitionBatchRequest, PartitionProduceError, ValidatedBatch, copy_if_small, record_time_range,
+    PartitionBatchRequest, PartitionProduceError, ValidatedBatch, record_batch, record_time_range,
     user_time,
 };
 use crate::kafka_server::KafkaServer;
@@ -127,15 +127,10 @@ fn validate_batch(
         }
     };
     let batch = RecordBatch {
-        payload: Payload {
-            header: PayloadHeader::new(&records[..HEADER_BYTES]),
-            rest: copy_if_small(&kafka.frame_buffers, records.slice(HEADER_BYTES..), frame_bytes),
-        },
         count: header.last_offset_delta.cast_unsigned() + 1,
         times,
-        producer: None,
         expected_base: Some(Offset(header.base_offset as u64)),
-        holder: None,
+        ..record_batch(kafka, &records, frame_bytes)
     };
     Ok(ValidatedBatch { partition: partition as u32, batch, strict_records: None })
 }
