@@ -12,6 +12,8 @@ stop() {
 }
 trap stop EXIT
 
+part() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
+
 mkfifo "$data/ready"
 tests/zookeeper-clients/make-certificates.sh "$data/certificates"
 printf 'Server {\n  login required user_member="a secret";\n};\n' >"$data/login.conf"
@@ -35,23 +37,23 @@ echo "stock clients against freezeframe on $kafka, and for ZooKeeper on $zookeep
 
 status=0
 tests/clients/run-all.sh "$kafka" --moments || status=$?
-echo "== the same over TLS, in a selection"
+part "the same over TLS, in a selection"
 tests/clients/run-all.sh "$kafka_tls" --tls "$data/certificates" go sarama node confluent kafka-python || status=$?
-echo "== Kafka's clients over TLS and SASL, with rules, on a server of their own"
+part "Kafka's clients over TLS and SASL, with rules, on a server of their own"
 tests/clients/security.sh || status=$?
-echo "== libraries that read the past"
+part "libraries that read the past"
 tests/clients/history.sh || status=$?
 tests/zookeeper-clients/run-all.sh "$zookeeper" --past --sasl 'member:a secret' --tls "$secure=$data/certificates" || status=$?
-echo "== HTTP, by its description in OpenAPI"
+part "HTTP, by its description in OpenAPI"
 tests/clients/openapi.sh "$http" >"$data/openapi" || { status=$?; cat "$data/openapi"; }
-echo "== Apache ZooKeeper, message by message"
+part "Apache ZooKeeper, message by message"
 tests/zookeeper-oracle/diff.sh "$zookeeper" "$cache/zookeeper-oracle" --seeds 10 || status=$?
-echo "== imports from Apache ZooKeeper"
+part "imports from Apache ZooKeeper"
 PORT_BASE=19500 "$cache/zookeeper-python/bin/python" tests/zookeeper-oracle/import.py target/release/freezeframe "$cache/zookeeper-oracle" ||
     status=$?
-echo "== Apache Kafka in ZooKeeper mode"
+part "Apache Kafka in ZooKeeper mode"
 tests/kafka-on-zookeeper/run.sh target/release/freezeframe || status=$?
-echo "== other programs, the quick ones"
+part "other programs, the quick ones"
 tests/ecosystem/run.sh duckdb kaskade rsyslog || status=$?
 if ! kill -0 "$server" 2>/dev/null; then echo "the server is gone:"; status=1; fi
 if [ "$status" != 0 ]; then echo "--- the server's log"; tail -n 50 "$data/log"; fi
