@@ -11,7 +11,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::traces::{ENDPOINT_VARIABLE, TraceExport};
+use crate::traces::ENDPOINT_VARIABLE;
+pub use crate::traces::TraceExport;
 
 /// The environment variable with the filter, such as `debug` or `info,compat_kafka=trace`.
 pub const VARIABLE: &str = "FREEZEFRAME_LOG";

@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::http_access::PeerAddress;
 
 /// The environment variable with the URL of the collector, such as `http://127.0.0.1:4318`.
-pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+pub(crate) const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// Gives a request over HTTP its span. It continues the trace that the client names, if it names
 /// one (W3C Trace Context).

@@ -30,9 +30,9 @@ pub use engine_core::{
     CacheWeight, CoreOptions, CutAnswer, CutCacheStats, CutPartition, DynamicMaintenance,
     EndingTransaction, EngineCore, EngineError, ExcludedTransaction, Isolation, KeyedRecord,
     LruCache, MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends,
-    PendingStamp, ProducerSequence, REQUEST_TARGET, RecordBatch, RefusalLog, RewriteOutcome, SeekError, TimeRange,
-    TopicView, TransactionEnd, TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction,
-    pins, retention, span_text,
+    PendingStamp, ProducerSequence, REQUEST_TARGET, RecordBatch, RefusalLog, RewriteOutcome,
+    SeekError, TimeRange, TopicView, TransactionEnd, TruncatedPartition, UserTimeRule, WaitPolicy,
+    blocking, compaction, pins, retention, span_text,
 };
 pub use engine_files as files;
 pub use engine_groups as groups;
