@@ -11,7 +11,11 @@ use std::time::{Duration, Instant};
 use client::{Client, Options};
 use kafka_records::{BatchBuilder, CompressionType};
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::process::{CommandOutput, OwnServer, TIMEOUT, TestServer, freezeframe, wait_for_exit};
+use testkit::certificates::CertificateDirectory;
+use testkit::directory::TestDirectory;
+use testkit::process::{
+    CommandOutput, OwnServer, TIMEOUT, TestServer, freezeframe, run, wait_for_exit,
+};
 
 /// Everything of a committed record that an import keeps.
 const LAYOUT: &str = "%p %o %T %k=%v %h";
@@ -347,4 +351,59 @@ fn a_topic_that_is_deleted_at_the_source_on_the_way_is_named_and_the_others_go_o
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("deleted at the source") && stderr.contains("large"), "{stderr}");
     assert_eq!(target.stdout_of(&["cat", "small"]), "one\n");
+}
+
+#[test]
+fn an_import_logs_in_at_its_source_over_tls() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let directory = data.path().to_str().expect("a path in UTF-8");
+    let added = run(&["users", "add", "mover", "--data-dir", directory], "right\n");
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    let settings = [
+        "listeners=SASL_SSL://127.0.0.1:0",
+        "advertised.listeners=SASL_SSL://localhost:0",
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        &certificates.setting("ssl.keystore.location", "server.pem"),
+    ];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+    let source = TestServer::start(data.path(), &settings).expect("it starts");
+    let target = OwnServer::start(&[]);
+
+    let profiles = TestDirectory::new();
+    let command = |arguments: &[&str]| {
+        let ended = Command::new(freezeframe())
+            .env("XDG_CONFIG_HOME", profiles.path())
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    let file = |name: &str| certificates.file(name).display().to_string();
+    let address = format!("localhost:{}", source.kafka.port());
+    let (trust, right, wrong) = (file("trust.pem"), file("right"), file("wrong"));
+    let login = |password_file| {
+        let (address, trust) = (address.as_str(), trust.as_str());
+        let login = ["--sasl-user", "mover", "--sasl-password-file", password_file];
+        [&["--bootstrap", address, "--tls-trust", trust], &login[..]].concat()
+    };
+    for (name, password_file) in [("right", right.as_str()), ("wrong", &wrong)] {
+        certificates.write(name, name);
+        let (code, error) =
+            command(&[&["profile", "set", name], &login(password_file)[..]].concat());
+        assert_eq!(code, Some(0), "{error}");
+    }
+    let written = run(&[&login(&right)[..], &["produce", "orders", "-K:"]].concat(), "a:1\nb:2\n");
+    assert_eq!(written.code, Some(0), "{}", written.stderr);
+
+    let bootstrap = target.bootstrap();
+    let import = |profile| {
+        let options = ["import", "--source-profile", profile, "--topics", "orders"];
+        command(&[&["--bootstrap", bootstrap.as_str()], &options[..]].concat())
+    };
+    let (code, error) = import("wrong");
+    assert!(code == Some(1) && error.contains("mover"), "{code:?} {error}");
+    assert!(target.run(&["topics"], "").stdout().is_empty(), "nothing was created");
+    let (code, error) = import("right");
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(target.stdout_of(&["cat", "orders", "-f", "%k=%v\n"]), "a=1\nb=2\n");
 }
