@@ -64,7 +64,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         "STRING",
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
     )
-    .about("How each listener is secured: NAME:PROTOCOL with commas between them.")
+    .about("The security protocol of each listener: NAME:PROTOCOL with commas between them.")
     .parsed(|config, value| {
         config.listeners.protocols = protocols(value.text())?;
         Ok(())
@@ -74,10 +74,10 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(PerBroker)
         .text(|config, text| config.kafka_security.tls.key_store.set_path(text.as_ref())),
     kafka_unset("ssl.keystore.password", "PASSWORD")
-        .about("The password of that file. A secret.")
+        .about("The password of the key store. A secret.")
         .secret(|config, text| config.kafka_security.tls.key_store.password = Secret::new(text)),
     kafka_unset("ssl.key.password", "PASSWORD")
-        .about("The password of the key in it. A secret.")
+        .about("The password of the key in the key store. A secret.")
         .secret(|config, text| {
             config.kafka_security.tls.key_store.key_password = Secret::new(text)
         }),
@@ -86,24 +86,24 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(PerBroker)
         .parsed(|_, value| store_type(value)),
     kafka_unset("ssl.keystore.key", "PASSWORD")
-        .about("The key itself, in PEM, in place of a file. A secret.")
+        .about("The server's key, in PEM, in place of a file. A secret.")
         .secret(|config, text| config.kafka_security.tls.key_store.set_pem_key(text)),
     kafka_unset("ssl.keystore.certificate.chain", "PASSWORD")
-        .about("The certificates themselves, in PEM, in place of a file.")
+        .about("The server's certificates, in PEM, in place of a file.")
         .secret(|config, text| config.kafka_security.tls.key_store.set_pem_certificates(text)),
     kafka_unset("ssl.truststore.location", "STRING")
         .about("The file with the certificate authorities of clients.")
         .update(PerBroker)
         .text(|config, text| config.kafka_security.tls.trust_store.set_path(text.as_ref())),
     kafka_unset("ssl.truststore.password", "PASSWORD")
-        .about("The password of that file. A secret.")
+        .about("The password of the trust store. A secret.")
         .secret(|config, text| config.kafka_security.tls.trust_store.password = Secret::new(text)),
     kafka("ssl.truststore.type", "STRING", "JKS")
-        .about("As ssl.keystore.type.")
+        .about("JKS, PKCS12 or PEM. It does not matter: the file says what it is.")
         .update(PerBroker)
         .parsed(|_, value| store_type(value)),
     kafka_unset("ssl.truststore.certificates", "PASSWORD")
-        .about("The certificate authorities themselves, in PEM, in place of a file.")
+        .about("The certificate authorities of clients, in PEM, in place of a file.")
         .secret(|config, text| config.kafka_security.tls.trust_store.set_pem_certificates(text)),
     kafka("ssl.client.auth", "STRING", "none")
         .about("Whether clients show certificates: required, requested or none.")
@@ -129,13 +129,13 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             cipher_suites("ssl.cipher.suites", value, options, warnings)
         }),
     kafka("ssl.principal.mapping.rules", "STRING", "DEFAULT")
-        .about("How a principal follows from the name in a certificate.")
+        .about("The rules that map the name in a certificate to a principal.")
         .parsed(|config, value| principal_rules(value, &mut config.kafka_security)),
     kafka("sasl.enabled.mechanisms", "LIST", "SCRAM-SHA-256,SCRAM-SHA-512")
         .about("The mechanisms of SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER.")
         .parsed(|config, value| mechanisms(value, &mut config.kafka_security)),
     kafka("connections.max.reauth.ms", "LONG", "0")
-        .about("How long a login by SASL is valid, in milliseconds; 0 for ever.")
+        .about("The time for which a login by SASL is valid, in milliseconds; 0 for no limit.")
         .time(Duration::ZERO, YEAR, |config, time| {
             config.kafka_security.sasl.reauthentication_max =
                 Some(time).filter(|time| !time.is_zero());
@@ -146,7 +146,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_security.sasl.receive_bytes_max = bytes as usize
         }),
     kafka("connection.failed.authentication.delay.ms", "INT", "100")
-        .about("How long a refused login is answered later, in milliseconds.")
+        .about("The delay of the response to a refused login, in milliseconds.")
         .time(Duration::ZERO, Duration::from_secs(10), |config, time| {
             config.kafka_security.sasl.failure_delay = time
         }),
@@ -154,13 +154,17 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The keys that sign tokens: a URL, or a file.")
         .parsed(|config, value| token_keys(value, &mut config.kafka_security.tokens)),
     kafka("sasl.oauthbearer.jwks.endpoint.refresh.ms", "LONG", "3600000")
-        .about("How often they are read again, in milliseconds.")
+        .about("The interval at which the keys that sign tokens are read again, in milliseconds.")
         .time(SECOND, YEAR, |config, time| config.kafka_security.tokens.refresh = time),
     kafka("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "LONG", "100")
-        .about("The first pause after they could not be read, in milliseconds.")
+        .about(
+            "The first pause after the keys that sign tokens could not be read, in milliseconds.",
+        )
         .time(SHORTEST, YEAR, |config, time| config.kafka_security.tokens.retry = time),
     kafka("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", "LONG", "10000")
-        .about("The longest such pause, in milliseconds.")
+        .about(
+            "The longest pause after the keys that sign tokens could not be read, in milliseconds.",
+        )
         .time(SHORTEST, YEAR, |config, time| config.kafka_security.tokens.retry_max = time),
     kafka("sasl.oauthbearer.expected.audience", "LIST", "")
         .about("The audiences of tokens that are accepted, with commas between them.")
@@ -175,7 +179,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_security.tokens.issuer = issuer;
         }),
     kafka("sasl.oauthbearer.clock.skew.seconds", "INT", "30")
-        .about("How far the clock of an issuer may be wrong, in seconds.")
+        .about("The most that the clock of an issuer of tokens may be wrong, in seconds.")
         .whole(0, 86_400, |config, seconds| {
             config.kafka_security.tokens.clock_skew = Duration::from_secs(seconds as u64);
         }),
@@ -198,7 +202,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("Principals who may do everything, with semicolons between them.")
         .parsed(|config, value| super_users(value, &mut config.engine.security.authorizer)),
     kafka("allow.everyone.if.no.acl.found", "BOOLEAN", "false")
-        .about("Whether everybody may use what no rule is about.")
+        .about("Whether a resource without access control lists is open to everybody.")
         .boolean(|config, is_on| {
             config.engine.security.authorizer.allow_everyone_if_no_acl_found = is_on
         }),
@@ -272,7 +276,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_server.quota_rates.clients.samples = count as u32;
         }),
     kafka("quota.window.size.seconds", "INT", "1")
-        .about("The length of such a window, in seconds.")
+        .about("The length of a window over which the use of a quota is averaged, in seconds.")
         .whole(1, 86_400, |config, seconds| {
             config.kafka_server.quota_rates.clients.sample = Duration::from_secs(seconds as u64);
         }),
@@ -282,7 +286,10 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_server.quota_rates.mutations.samples = count as u32;
         }),
     kafka("controller.quota.window.size.seconds", "INT", "1")
-        .about("The length of such a window, in seconds.")
+        .about(
+            "The length of a window over which created and deleted partitions are averaged, in \
+             seconds.",
+        )
         .whole(1, 86_400, |config, seconds| {
             config.kafka_server.quota_rates.mutations.sample = Duration::from_secs(seconds as u64);
         }),
@@ -303,7 +310,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_server.offset_metadata_bytes_max = bytes as usize
         }),
     kafka("group.initial.rebalance.delay.ms", "INT", "3000")
-        .about("How long a new classic group waits for more members, in milliseconds.")
+        .about("The time for which a new classic group waits for more members, in milliseconds.")
         .time(Duration::ZERO, WEEK, |config, time| {
             config.kafka_server.groups.initial_rebalance_delay = time
         }),
@@ -314,12 +321,12 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The longest session timeout of a member of a classic group, in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| config.kafka_server.groups.session_timeout_max = time),
     kafka("offsets.retention.minutes", "INT", "10080")
-        .about("How long the offsets of a group without members are kept, in minutes.")
+        .about("The time for which the offsets of a group without members are kept, in minutes.")
         .whole(1, I32_MAX, |config, minutes| {
             config.kafka_server.groups.offsets_retention = Duration::from_secs(60 * minutes as u64);
         }),
     kafka("offsets.retention.check.interval.ms", "LONG", "600000")
-        .about("How often that is checked, in milliseconds.")
+        .about("The interval at which expired offsets of groups are removed, in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| {
             config.kafka_server.groups.offsets_check_interval = time
         }),
@@ -330,12 +337,16 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The time without use after which a transactional id is forgotten, in milliseconds.")
         .time(SHORTEST, YEAR, |config, time| config.kafka_server.transactions.id_expiration = time),
     kafka("transaction.abort.timed.out.transaction.cleanup.interval.ms", "INT", "10000")
-        .about("How often transactions are checked for their timeouts, in milliseconds.")
+        .about(
+            "The interval at which transactions are checked for their timeouts, in milliseconds.",
+        )
         .time(SHORTEST, WEEK, |config, time| {
             config.kafka_server.transactions.abort_interval = time
         }),
     kafka("transaction.remove.expired.transaction.cleanup.interval.ms", "INT", "3600000")
-        .about("How often transactional ids are checked for their age, in milliseconds.")
+        .about(
+            "The interval at which transactional ids are checked for their age, in milliseconds.",
+        )
         .time(SHORTEST, WEEK, |config, time| {
             config.kafka_server.transactions.removal_interval = time
         }),
@@ -348,7 +359,9 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The session timeout of a member of a consumer group (KIP-848), in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| consumer_groups(config).session_timeout = time),
     kafka("group.consumer.heartbeat.interval.ms", "INT", "5000")
-        .about("The time between its heartbeats, in milliseconds.")
+        .about(
+            "The interval of heartbeats of a consumer group's member (KIP-848), in milliseconds.",
+        )
         .time(SHORTEST, WEEK, |config, time| consumer_groups(config).heartbeat_interval = time),
     kafka("group.consumer.assignment.interval.ms", "INT", "1000")
         .about("The least time between two assignments of a consumer group, in milliseconds.")
@@ -393,7 +406,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The session timeout of a member of a share group (KIP-932), in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| share_groups(config).session_timeout = time),
     kafka("group.share.heartbeat.interval.ms", "INT", "5000")
-        .about("The time between its heartbeats, in milliseconds.")
+        .about("The interval of heartbeats of a share group's member (KIP-932), in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| share_groups(config).heartbeat_interval = time),
     kafka("group.share.assignment.interval.ms", "INT", "1000")
         .about("The least time between two assignments of a share group, in milliseconds.")
@@ -410,19 +423,27 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         |config, count| share_groups(config).sessions_max = count as usize,
     ),
     kafka("group.share.record.lock.duration.ms", "INT", "30000")
-        .about("How long a member of a share group has a record, in milliseconds.")
+        .about(
+            "The time for which a record is locked for the member that acquired it, in \
+             milliseconds.",
+        )
         .time(SECOND, WEEK, |config, time| share_groups(config).record_lock = time),
     kafka("group.share.delivery.count.limit", "INT", "5")
-        .about("How often a record of a share group is delivered at most.")
+        .about("The most deliveries of a record of a share group.")
         .whole(2, 10, |config, count| share_groups(config).deliveries_max = count as u16),
     kafka("group.share.partition.max.record.locks", "INT", "2000")
-        .about("The most records of a partition that members of a share group have at a time.")
+        .about(
+            "The most records of a partition that are locked for members of a share group at a \
+             time.",
+        )
         .whole(100, 10_000, |config, count| share_groups(config).in_flight_max = count as usize),
     kafka("group.streams.session.timeout.ms", "INT", "45000")
         .about("The session timeout of a member of a streams group (KIP-1071), in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| streams_groups(config).session_timeout = time),
     kafka("group.streams.heartbeat.interval.ms", "INT", "5000")
-        .about("The time between its heartbeats, in milliseconds.")
+        .about(
+            "The interval of heartbeats of a streams group's member (KIP-1071), in milliseconds.",
+        )
         .time(SHORTEST, WEEK, |config, time| streams_groups(config).heartbeat_interval = time),
     kafka("group.streams.assignment.interval.ms", "INT", "1000")
         .about("The least time between two assignments of a streams group, in milliseconds.")
@@ -431,7 +452,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             streams_groups(config).assignment_interval = time
         }),
     kafka("group.streams.initial.rebalance.delay.ms", "INT", "3000")
-        .about("How long a new streams group waits for more members, in milliseconds.")
+        .about("The time for which a new streams group waits for more members, in milliseconds.")
         .time(Duration::ZERO, WEEK, |config, time| {
             streams_groups(config).initial_rebalance_delay = time
         }),
@@ -442,7 +463,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The copies of a task's state that are kept besides the active one.")
         .whole(0, 2, |config, count| streams_groups(config).standbys = count as u32),
     kafka("log.retention.check.interval.ms", "LONG", "300000")
-        .about("How often retention is applied, in milliseconds.")
+        .about("The interval at which retention is applied, in milliseconds.")
         .time(SHORTEST, WEEK, |config, time| {
             config.engine.core.maintenance.retention_interval = time
         }),
@@ -459,11 +480,11 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.engine.core.maintenance.dynamic.compaction_bytes_max = bytes as usize
         }),
     kafka("compression.gzip.level", "INT", "-1")
-        .about("As compression.type.")
+        .about("Shown for Kafka's clients; batches are stored as they come.")
         .update(ClusterWide)
         .topic_default("compression.gzip.level", 1),
     kafka("compression.lz4.level", "INT", "9")
-        .about("As compression.type.")
+        .about("Shown for Kafka's clients; batches are stored as they come.")
         .update(ClusterWide)
         .topic_default("compression.lz4.level", 1),
     kafka("compression.type", "STRING", "producer")
@@ -471,11 +492,11 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("compression.type", 1),
     kafka("compression.zstd.level", "INT", "3")
-        .about("As compression.type.")
+        .about("Shown for Kafka's clients; batches are stored as they come.")
         .update(ClusterWide)
         .topic_default("compression.zstd.level", 1),
     kafka("log.cleaner.delete.retention.ms", "LONG", "86400000")
-        .about("How long a tombstone of a compacted topic is kept, in milliseconds.")
+        .about("The time for which a tombstone of a compacted topic is kept, in milliseconds.")
         .update(ClusterWide)
         .topic_default("delete.retention.ms", 1),
     kafka("log.cleaner.max.compaction.lag.ms", "LONG", "9223372036854775807")
@@ -491,7 +512,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("min.compaction.lag.ms", 1),
     kafka("log.cleanup.policy", "LIST", "delete")
-        .about("What is done with old records: delete, compact, or both.")
+        .about("The cleanup of old records: delete, compact, or both.")
         .update(ClusterWide)
         .topic_default("cleanup.policy", 1),
     kafka("log.flush.interval.messages", "LONG", "9223372036854775807")
@@ -502,7 +523,9 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("flush.messages", 1),
     kafka_unset("log.flush.interval.ms", "LONG")
-        .about("As log.flush.interval.messages.")
+        .about(
+            "Shown for Kafka's clients; server.durability says when records are on stable storage.",
+        )
         .update(ClusterWide)
         .topic_default("flush.ms", 1),
     kafka("log.index.interval.bytes", "INT", "4096")
@@ -510,7 +533,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("index.interval.bytes", 1),
     kafka("log.index.size.max.bytes", "INT", "10485760")
-        .about("As log.index.interval.bytes.")
+        .about("Shown for Kafka's clients; indexes are made in another way.")
         .update(ClusterWide)
         .topic_default("segment.index.bytes", 1),
     kafka("log.local.retention.bytes", "LONG", "-2")
@@ -518,15 +541,20 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("local.retention.bytes", 1),
     kafka("log.local.retention.ms", "LONG", "-2")
-        .about("As log.local.retention.bytes.")
+        .about("Shown for Kafka's clients; there is no tiered storage.")
         .update(ClusterWide)
         .topic_default("local.retention.ms", 1),
     kafka("log.message.timestamp.after.max.ms", "LONG", "3600000")
-        .about("How far the time of a record may be ahead of the server's clock, in milliseconds.")
+        .about(
+            "The most that the time of a record may be ahead of the server's clock, in \
+             milliseconds.",
+        )
         .update(ClusterWide)
         .topic_default("message.timestamp.after.max.ms", 1),
     kafka("log.message.timestamp.before.max.ms", "LONG", "9223372036854775807")
-        .about("How far it may be behind, in milliseconds.")
+        .about(
+            "The most that the time of a record may be behind the server's clock, in milliseconds.",
+        )
         .update(ClusterWide)
         .topic_default("message.timestamp.before.max.ms", 1),
     kafka("log.message.timestamp.type", "STRING", "CreateTime")
@@ -542,27 +570,32 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("retention.bytes", 1),
     kafka("log.retention.hours", "INT", "168")
-        .about("How long records are kept, in hours; -1 for ever.")
+        .about("The time for which records are kept, in hours; -1 for no limit.")
         .topic_default("retention.ms", HOUR_MS),
     kafka_unset("log.retention.minutes", "INT")
-        .about("The same in minutes. It wins over hours.")
+        .about("The time for which records are kept, in minutes. It overrides log.retention.hours.")
         .topic_default("retention.ms", MINUTE_MS),
     kafka_unset("log.retention.ms", "LONG")
-        .about("The same in milliseconds. It wins over minutes.")
+        .about(
+            "The time for which records are kept, in milliseconds. It overrides \
+             log.retention.minutes.",
+        )
         .update(ClusterWide)
         .topic_default("retention.ms", 1),
     kafka("log.roll.hours", "INT", "168")
         .about("The age at which a segment is rolled, in hours; see storage.segment-age-min.")
         .topic_default("segment.ms", HOUR_MS),
     kafka_unset("log.roll.ms", "LONG")
-        .about("The same in milliseconds. It wins over hours.")
+        .about(
+            "The age at which a segment is rolled, in milliseconds. It overrides log.roll.hours.",
+        )
         .update(ClusterWide)
         .topic_default("segment.ms", 1),
     kafka("log.roll.jitter.hours", "INT", "0")
         .about("Shown for Kafka's clients; all topics share a segment.")
         .topic_default("segment.jitter.ms", HOUR_MS),
     kafka_unset("log.roll.jitter.ms", "LONG")
-        .about("As log.roll.jitter.hours.")
+        .about("Shown for Kafka's clients; all topics share a segment.")
         .update(ClusterWide)
         .topic_default("segment.jitter.ms", 1),
     kafka("log.segment.bytes", "INT", "1073741824")
@@ -570,7 +603,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .update(ClusterWide)
         .topic_default("segment.bytes", 1),
     kafka("log.segment.delete.delay.ms", "LONG", "60000")
-        .about("How long space stays in use after records were removed, in milliseconds.")
+        .about("The time for which space stays in use after records were removed, in milliseconds.")
         .update(ClusterWide)
         .topic_default("file.delete.delay.ms", 1),
     kafka("message.max.bytes", "INT", "1048588")

@@ -68,12 +68,15 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .address(|config, address| config.kafka = address),
     own("server.http", "off")
         .about(
-            "The address for operators over HTTP: health, metrics, and the API of the past. \
-             HOST:PORT, or off.",
+            "The address for operators over HTTP: health, metrics, and the history API. HOST:PORT, \
+             or off.",
         )
         .address(|config, address| config.http = address),
     own("server.http-tls", "off")
-        .about("The same over HTTPS.")
+        .about(
+            "The address for operators over HTTPS: health, metrics, and the history API. \
+             HOST:PORT, or off.",
+        )
         .address(|config, address| config.http_tls = address),
     own("server.http-hosts", "")
         .about(
@@ -88,7 +91,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The address for ZooKeeper's clients, HOST:PORT, or off.")
         .address(|config, address| config.zookeeper = address),
     own("server.zookeeper-tls", "off")
-        .about("The same over TLS.")
+        .about("The address for ZooKeeper's clients over TLS, HOST:PORT, or off.")
         .address(|config, address| config.zookeeper_tls = address),
     own("server.mount", "")
         .about(
@@ -107,8 +110,8 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         }),
     own("server.durability", "fsync")
         .about(
-            "When a write counts as durable: fsync (on stable storage) or os (in the operating \
-             system: it survives a crash of this process).",
+            "The durability of a write that is acknowledged: fsync (on stable storage) or os (in \
+             the operating system: it survives a crash of this process).",
         )
         .parsed(|config, value| {
             config.engine.core.storage.durability = match value.word(&["fsync", "os"])? {
@@ -155,8 +158,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         }),
     own("rdma.completions", "sleep")
         .about(
-            "How the server waits for a device: sleep, or spin, which polls for up to 50 \
-             microseconds first.",
+            "The wait for a device: sleep, or spin, which polls for up to 50 microseconds first.",
         )
         .parsed(|config, value| {
             config.links.completion_mode = match value.word(&["sleep", "spin"])? {
@@ -192,8 +194,8 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         }),
     own("storage.segment-age-min", "1m")
         .about(
-            "A segment is not rolled for its age before that, however small a topic's \
-             segment.ms: all topics share it.",
+            "The least age at which a segment is rolled. Topics share segments, so a smaller \
+             segment.ms has no effect.",
         )
         .time(SHORTEST, CENTURY, |config, time| {
             config.engine.core.maintenance.segment_age_min = time
@@ -205,14 +207,14 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         }),
     own("storage.deleted-topic-retention", "7d")
         .about(
-            "How long the records of a deleted topic are kept, if its settings do not remove \
-             them before.",
+            "The time for which the records of a deleted topic are kept, if its settings do not \
+             remove them before.",
         )
         .time(Duration::ZERO, CENTURY, |config, time| {
             config.engine.core.deleted_topic_retention = time
         }),
     own("storage.offsets-retention", "7d")
-        .about("How far back committed offsets and groups can be read.")
+        .about("The time for which past committed offsets and groups can be read.")
         .time(Duration::ZERO, CENTURY, |config, time| {
             config.engine.groups.offsets_retention = time
         }),
@@ -226,23 +228,22 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             Ok(())
         }),
     own("clock.skew-max", "500ms")
-        .about("How far the wall clock may be wrong before writes are fenced.")
+        .about("The most that the wall clock may be wrong before writes are fenced.")
         .time(SHORTEST, HOUR, |config, time| config.engine.core.storage.clock.skew_max = time),
     own("clock.bound-ahead", "1s")
-        .about("How far ahead the bound on stamps is written to disk.")
+        .about("The lead of the bound on stamps, which is on disk, over the wall clock.")
         .time(Duration::from_millis(100), HOUR, |config, time| {
             config.engine.core.storage.clock.bound_ahead = time
         }),
     own("clock.start-gap", "1h")
         .about(
-            "How far the wall clock may be ahead of the last confirmed time at a start. Beyond \
-             it, retention by age is suspended.",
+            "The most that the wall clock may be ahead of the last confirmed time at a start. \
+             Beyond it, retention by age is suspended.",
         )
         .time(SECOND, CENTURY, |config, time| config.engine.core.storage.clock.start_gap = time),
     own("clock.trust-after", "24h")
         .about(
-            "How long the server runs without a step of the clock before it trusts such a \
-             clock.",
+            "The time without a clock step after which a clock beyond clock.start-gap is trusted.",
         )
         .time(SECOND, CENTURY, |config, time| config.engine.core.storage.clock.trust_after = time),
     own("limits.partitions-max", "10000").about("The most partitions of a topic.").whole(
@@ -281,7 +282,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("The bytes of answers in memory that Kafka's clients have not read yet.")
         .bytes(MIB, TIB, |config, bytes| config.kafka_server.responses_bytes_max = bytes as usize),
     own("limits.stall-max", "60s")
-        .about("How long a client may pause in a request or an answer.")
+        .about("The longest pause of a client in a request or an answer.")
         .time(SECOND, HOUR, |config, time| config.kafka_server.transfer_limits.stall_max = time),
     own("limits.rate-min", "4KiB")
         .about("The bytes a second that a client moves at least, apart from its pauses.")
@@ -289,7 +290,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_server.transfer_limits.rate_min = bytes as u32
         }),
     own("limits.moment-patience", "5s")
-        .about("How long a read waits for a moment that is not past yet.")
+        .about("The longest wait of a read for a moment that is not past yet.")
         .time(Duration::ZERO, HOUR, |config, time| {
             config.kafka_server.moment_patience = time;
             config.zookeeper_server.moment_patience = time;
@@ -338,7 +339,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.kafka_server.groups.pending_members_max = count as usize
         }),
     zookeeper("zookeeper.tickTime", "2000")
-        .about("How often sessions are checked for expiry, in milliseconds.")
+        .about("The interval at which sessions are checked for expiry, in milliseconds.")
         .whole(1, 3_600_000, |config, count| config.zookeeper_server.tick_ms = count as u32),
     zookeeper("zookeeper.minSessionTimeout", "-1")
         .about("The shortest timeout of a session in milliseconds; -1 for 2 ticks.")
@@ -375,7 +376,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             config.engine.znodes.znode_bytes_max = bytes as u64
         }),
     own("zookeeper.watches-bytes-max", "256MiB")
-        .about("About the memory that all watches may take. Not a setting of Apache ZooKeeper.")
+        .about("The approximate memory of all watches. Not a setting of Apache ZooKeeper.")
         .bytes(MIB, TIB, |config, bytes| {
             config.zookeeper_server.watches_bytes_max = bytes as usize
         }),
@@ -425,22 +426,24 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("JKS, PKCS12 or PEM. It does not matter: the file says what it is.")
         .parsed(|_, value| store_type(value)),
     zookeeper("zookeeper.ssl.keyStore.password", "")
-        .about("Its password. A secret.")
+        .about("The password of the key store. A secret.")
         .secret(|config, text| config.zookeeper_tls_options.key_store.password = Secret::new(text)),
     zookeeper("zookeeper.ssl.keyStore.passwordPath", "")
-        .about("The file with its password.")
+        .about("The file with the password of the key store.")
         .parsed(|config, value| password_at(value, &mut config.zookeeper_tls_options.key_store)),
     zookeeper("zookeeper.ssl.trustStore.location", "")
         .about("The file with the certificate authorities of clients.")
         .text(|config, text| config.zookeeper_tls_options.trust_store.path = text.into()),
     zookeeper("zookeeper.ssl.trustStore.type", "")
-        .about("As zookeeper.ssl.keyStore.type.")
+        .about("JKS, PKCS12 or PEM. It does not matter: the file says what it is.")
         .parsed(|_, value| store_type(value)),
-    zookeeper("zookeeper.ssl.trustStore.password", "").about("Its password. A secret.").secret(
-        |config, text| config.zookeeper_tls_options.trust_store.password = Secret::new(text),
-    ),
+    zookeeper("zookeeper.ssl.trustStore.password", "")
+        .about("The password of the trust store. A secret.")
+        .secret(|config, text| {
+            config.zookeeper_tls_options.trust_store.password = Secret::new(text)
+        }),
     zookeeper("zookeeper.ssl.trustStore.passwordPath", "")
-        .about("The file with its password.")
+        .about("The file with the password of the trust store.")
         .parsed(|config, value| password_at(value, &mut config.zookeeper_tls_options.trust_store)),
     zookeeper("zookeeper.ssl.clientAuth", "need")
         .about("Whether clients show certificates: need, want or none.")
@@ -508,12 +511,12 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             Ok(())
         }),
     zookeeper("zookeeper.znode.container.checkIntervalMs", "60000")
-        .about("How often containers and times to live are checked, in milliseconds.")
+        .about("The interval at which containers and times to live are checked, in milliseconds.")
         .whole(1, I32_MAX, |config, ms| {
             config.zookeeper_server.container_check_interval = Duration::from_millis(ms as u64);
         }),
     zookeeper("zookeeper.znode.container.maxPerMinute", "10000")
-        .about("The most of them that are removed in a minute.")
+        .about("The most containers and expired znodes that are removed in a minute.")
         .whole(1, I32_MAX, |config, count| {
             config.zookeeper_server.container_reaps_per_minute = count as u32
         }),
@@ -530,11 +533,11 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("Whether a change that exceeds a hard limit of a quota is refused.")
         .boolean(|config, is_on| config.engine.znodes.enforces_quotas = is_on),
     own("zookeeper.cached-bytes-max", "1GiB")
-        .about("About the data of znodes that stays in memory. Not a setting of Apache ZooKeeper.")
+        .about("The approximate bytes of znode data in memory. Not a setting of Apache ZooKeeper.")
         .bytes(0, TIB, |config, bytes| config.engine.znodes.cached_bytes_max = bytes as u64),
     own("zookeeper.history-retention", "7d")
         .about(
-            "How long the history of znodes is kept at least. Not a setting of Apache \
+            "The least time for which the history of znodes is kept. Not a setting of Apache \
              ZooKeeper.",
         )
         .time(Duration::ZERO, CENTURY, |config, time| {
