@@ -66,9 +66,10 @@ pub struct Config {
     pub(crate) kafka_security: ListenerSecurity,
     /// The address for operators.
     pub http: ListenAddress,
+    /// The address for operators over TLS.
+    pub http_tls: ListenAddress,
     /// The host names that requests of operators may use, besides `localhost` and the one in
     /// `http`.
-    pub http_tls: ListenAddress,
     pub http_hosts: Vec<String>,
     /// The mount points of the tree.
     pub mounts: Vec<PathBuf>,
