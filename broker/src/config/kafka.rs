@@ -16,7 +16,7 @@ use super::security_settings::{
 use super::setting::UpdateMode::{ClusterWide, PerBroker};
 use super::setting::{ServerSetting, kafka, kafka_unset};
 use super::tls_settings::{cipher_suites, store_type, versions};
-use super::value::ExpectedForm;
+use super::value::{ExpectedForm, given, list};
 
 const I32_MAX: i64 = i32::MAX as i64;
 const MIB: i64 = 1 << 20;
@@ -41,9 +41,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
     kafka("node.id", "INT", "1").about("The number of this server.").whole(0, I32_MAX, set_node_id),
     kafka_unset("broker.rack", "STRING")
         .about("The rack of this server, which clients are told.")
-        .text(|config, text| {
-            config.kafka_server.rack = Some(text.to_owned()).filter(|rack| !rack.is_empty())
-        }),
+        .text(|config, text| config.kafka_server.rack = given(text)),
     kafka_unset("listeners", "LIST")
         .about("The ports for Kafka's clients, as NAME://HOST:PORT with commas between them.")
         .parsed(|config, value| {
@@ -109,12 +107,11 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .about("Whether clients show certificates: required, requested or none.")
         .update(PerBroker)
         .parsed(|config, value| {
-            let word = value.word(&["none", "requested", "required"])?;
-            config.kafka_security.tls.client_authentication = match word {
-                "requested" => ClientAuthentication::Want,
-                "required" => ClientAuthentication::Need,
-                _ => ClientAuthentication::None,
-            };
+            config.kafka_security.tls.client_authentication = value.one_of(&[
+                ("none", ClientAuthentication::None),
+                ("requested", ClientAuthentication::Want),
+                ("required", ClientAuthentication::Need),
+            ])?;
             Ok(())
         }),
     kafka("ssl.enabled.protocols", "LIST", "TLSv1.2,TLSv1.3")
@@ -137,8 +134,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
     kafka("connections.max.reauth.ms", "LONG", "0")
         .about("The time for which a login by SASL is valid, in milliseconds; 0 for no limit.")
         .time(Duration::ZERO, YEAR, |config, time| {
-            config.kafka_security.sasl.reauthentication_max =
-                Some(time).filter(|time| !time.is_zero());
+            config.kafka_security.sasl.reauthentication_max = (!time.is_zero()).then_some(time);
         }),
     kafka("sasl.server.max.receive.size", "INT", "524288")
         .about("The longest message of a login, in bytes.")
@@ -169,15 +165,11 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
     kafka("sasl.oauthbearer.expected.audience", "LIST", "")
         .about("The audiences of tokens that are accepted, with commas between them.")
         .text(|config, text| {
-            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-            config.kafka_security.tokens.audiences = names.map(str::to_owned).collect();
+            config.kafka_security.tokens.audiences = list(text).map(str::to_owned).collect();
         }),
     kafka_unset("sasl.oauthbearer.expected.issuer", "STRING")
         .about("The issuer of tokens that are accepted.")
-        .text(|config, text| {
-            let issuer = Some(text.to_owned()).filter(|issuer| !issuer.is_empty());
-            config.kafka_security.tokens.issuer = issuer;
-        }),
+        .text(|config, text| config.kafka_security.tokens.issuer = given(text)),
     kafka("sasl.oauthbearer.clock.skew.seconds", "INT", "30")
         .about("The most that the clock of an issuer of tokens may be wrong, in seconds.")
         .whole(0, 86_400, |config, seconds| {
@@ -388,13 +380,12 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
              upgrade or bidirectional.",
         )
         .parsed(|config, value| {
-            let word = value.word(&["bidirectional", "upgrade", "downgrade", "disabled"])?;
-            consumer_groups(config).migration = match word {
-                "upgrade" => MigrationPolicy::Upgrade,
-                "downgrade" => MigrationPolicy::Downgrade,
-                "disabled" => MigrationPolicy::Disabled,
-                _ => MigrationPolicy::Bidirectional,
-            };
+            consumer_groups(config).migration = value.one_of(&[
+                ("bidirectional", MigrationPolicy::Bidirectional),
+                ("upgrade", MigrationPolicy::Upgrade),
+                ("downgrade", MigrationPolicy::Downgrade),
+                ("disabled", MigrationPolicy::Disabled),
+            ])?;
             Ok(())
         }),
     kafka("telemetry.max.bytes", "INT", "1048576")
@@ -634,14 +625,13 @@ fn consumer_groups(config: &mut Config) -> &mut ConsumerOptions {
 
 /// `ADDRESS:COUNT`, several with commas between.
 fn address_limits(text: &str) -> Result<BTreeMap<IpAddr, usize>, ExpectedForm> {
-    let limits = text.split(',').map(str::trim).filter(|limit| !limit.is_empty());
     let limit = |limit: &str| {
         let (address, count) = limit.rsplit_once(':')?;
         let address = address.trim().trim_start_matches('[').trim_end_matches(']');
         let address: IpAddr = address.parse().ok()?;
         Some((address.to_canonical(), count.trim().parse::<u32>().ok()? as usize))
     };
-    let limits: Option<BTreeMap<IpAddr, usize>> = limits.map(limit).collect();
+    let limits: Option<BTreeMap<IpAddr, usize>> = list(text).map(limit).collect();
     limits.ok_or_else(|| "give ADDRESS:COUNT, several with commas between".to_owned())
 }
 

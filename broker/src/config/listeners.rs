@@ -7,7 +7,7 @@ use std::fmt;
 use compat_kafka::AdvertisedAddress;
 
 use super::security_settings::ListenerSecurity;
-use super::value::{ExpectedForm, ListenAddress, address};
+use super::value::{ExpectedForm, ListenAddress, address, list};
 
 /// The security of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl ListenerSettings {
 /// `NAME://HOST:PORT`, separated by commas. No host stands for all addresses of this machine.
 pub(super) fn listeners(text: &str) -> Result<Vec<(String, AdvertisedAddress)>, ExpectedForm> {
     let mut listeners: Vec<(String, AdvertisedAddress)> = Vec::new();
-    for entry in parts(text) {
+    for entry in list(text) {
         let expected = || {
             "give NAME://HOST:PORT, with commas between, such as PLAINTEXT://127.0.0.1:9092,SSL://:9093".to_owned()
         };
@@ -184,7 +184,7 @@ pub(super) fn advertised(
     text: &str,
 ) -> Result<Vec<(Option<String>, AdvertisedAddress)>, ExpectedForm> {
     let mut addresses: Vec<(Option<String>, AdvertisedAddress)> = Vec::new();
-    for entry in parts(text) {
+    for entry in list(text) {
         let (name, host_port) = match entry.split_once("://") {
             Some((name, host_port)) => (Some(name), host_port),
             None => (None, entry),
@@ -219,7 +219,7 @@ pub(super) fn advertised(
 /// `NAME:PROTOCOL`, separated by commas.
 pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>, ExpectedForm> {
     let mut protocols = BTreeMap::new();
-    for entry in parts(text) {
+    for entry in list(text) {
         let expected = || {
             let names = PROTOCOLS.map(|(name, _)| name).join(", ");
             format!("give NAME:PROTOCOL, with commas between; the protocols are {names}")
@@ -255,10 +255,6 @@ pub(super) fn split_name(
         let listener = rest.strip_suffix(setting)?.strip_suffix('.')?;
         (!listener.is_empty()).then_some((listener, setting))
     })
-}
-
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
 }
 
 fn is_name(name: &str) -> bool {

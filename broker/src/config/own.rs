@@ -15,7 +15,7 @@ use tls::{ClientAuthentication, Secret};
 use super::memory;
 use super::setting::{ServerSetting, own, zookeeper};
 use super::tls_settings::{cipher_suites, password_at, store_type, versions};
-use super::value::{ExpectedForm, SettingValue};
+use super::value::{ExpectedForm, SettingValue, given, list};
 use crate::links::DeviceSelection;
 use crate::mount_users::MountUsers;
 
@@ -114,10 +114,8 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
              the operating system: it survives a crash of this process).",
         )
         .parsed(|config, value| {
-            config.engine.core.storage.durability = match value.word(&["fsync", "os"])? {
-                "os" => Durability::Written,
-                _ => Durability::Synced,
-            };
+            config.engine.core.storage.durability =
+                value.one_of(&[("fsync", Durability::Synced), ("os", Durability::Written)])?;
             Ok(())
         }),
     own("tls.kernel", "false")
@@ -161,10 +159,8 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
             "The wait for a device: sleep, or spin, which polls for up to 50 microseconds first.",
         )
         .parsed(|config, value| {
-            config.links.completion_mode = match value.word(&["sleep", "spin"])? {
-                "spin" => CompletionMode::Spin,
-                _ => CompletionMode::Sleep,
-            };
+            config.links.completion_mode = value
+                .one_of(&[("sleep", CompletionMode::Sleep), ("spin", CompletionMode::Spin)])?;
             Ok(())
         }),
     own("storage.tail-bytes", "auto")
@@ -394,15 +390,11 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
     own("zookeeper.superDigest", "")
         .about("The super user, as USER:BASE64(SHA1(USER:PASSWORD)). A secret.")
         .secret(|config, text| {
-            config.zookeeper_server.super_digest =
-                Some(Secret::new(text)).filter(|digest| !digest.is_empty())
+            config.zookeeper_server.super_digest = (!text.is_empty()).then(|| Secret::new(text))
         }),
-    zookeeper("zookeeper.superUser", "").about("The SASL user who is the super user.").text(
-        |config, text| {
-            config.zookeeper_server.super_user =
-                Some(text.to_owned()).filter(|text| !text.is_empty())
-        },
-    ),
+    zookeeper("zookeeper.superUser", "")
+        .about("The SASL user who is the super user.")
+        .text(|config, text| config.zookeeper_server.super_user = given(text)),
     own("zookeeper.sasl.serverconfig", "Server")
         .about("The section of the file of logins.")
         .text(|config, text| config.zookeeper_server.login_section = text.to_owned()),
@@ -485,19 +477,14 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         .boolean(|config, is_on| config.zookeeper_unified = is_on),
     zookeeper("zookeeper.X509AuthenticationProvider.superUser", "")
         .about("The name in the super user's certificate.")
-        .text(|config, text| {
-            config.zookeeper_server.x509_super_user =
-                Some(text.to_owned()).filter(|text| !text.is_empty())
-        }),
+        .text(|config, text| config.zookeeper_server.x509_super_user = given(text)),
     own("zookeeper.enforce.auth.schemes", "")
         .about(
             "Some of digest, sasl, x509 and ip: a connection without an id of these schemes is \
              closed.",
         )
         .parsed(|config, value| {
-            let schemes =
-                value.text().split(',').map(str::trim).filter(|scheme| !scheme.is_empty());
-            let schemes: BTreeSet<String> = schemes.map(str::to_owned).collect();
+            let schemes: BTreeSet<String> = list(value.text()).map(str::to_owned).collect();
             if let Some(unknown) = schemes
                 .iter()
                 .find(|scheme| !["digest", "sasl", "x509", "ip"].contains(&&***scheme))
@@ -527,7 +514,7 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
         )
         .whole(0, I32_MAX, |config, ms| {
             config.zookeeper_server.container_never_used =
-                Some(Duration::from_millis(ms as u64)).filter(|time| !time.is_zero());
+                (ms > 0).then(|| Duration::from_millis(ms as u64));
         }),
     zookeeper("zookeeper.enforceQuota", "false")
         .about("Whether a change that exceeds a hard limit of a quota is refused.")
@@ -546,16 +533,14 @@ pub(super) const SETTINGS: &[ServerSetting] = &[
     zookeeper("zookeeper.4lw.commands.whitelist", "srvr")
         .about("The four letter words that are answered, with commas between them; * for all.")
         .text(|config, text| {
-            let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-            config.zookeeper_server.four_letter_words = words.map(str::to_owned).collect();
+            config.zookeeper_server.four_letter_words = list(text).map(str::to_owned).collect();
         }),
 ];
 
 /// `USER=PRINCIPAL`, several with commas between. A user is a number, or a name in the list of
 /// users in the file `names`.
 fn mount_users(text: &str, names: &Path) -> Result<MountUsers, ExpectedForm> {
-    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    pairs.map(|pair| mount_user(pair, names)).collect()
+    list(text).map(|pair| mount_user(pair, names)).collect()
 }
 
 fn mount_user(pair: &str, names: &Path) -> Result<(u32, Principal), ExpectedForm> {

@@ -9,7 +9,7 @@ use compat_kafka::{SaslMechanism, SaslOptions};
 use engine::security::{AuthorizerOptions, PrincipalRules};
 use tls::TlsOptions;
 
-use super::value::{ExpectedForm, SettingValue};
+use super::value::{ExpectedForm, SettingValue, list};
 
 /// Kafka's authorizer, whose rules are ours.
 const STANDARD_AUTHORIZER: &str = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
@@ -37,8 +37,8 @@ pub(super) fn mechanisms(
             SaslMechanism::ALL.iter().map(|mechanism| mechanism.as_str()).collect();
         format!("give some of {}, with commas between", names.join(", "))
     };
-    let names = value.text().split(',').map(str::trim).filter(|name| !name.is_empty());
-    let mechanisms: Option<BTreeSet<SaslMechanism>> = names.map(SaslMechanism::named).collect();
+    let mechanisms: Option<BTreeSet<SaslMechanism>> =
+        list(value.text()).map(SaslMechanism::named).collect();
     security.sasl.mechanisms =
         mechanisms.filter(|mechanisms| !mechanisms.is_empty()).ok_or_else(expected)?;
     Ok(())

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tls::{Secret, StoreFile, TlsOptions, TlsVersion, all_cipher_suites};
 
-use super::value::{ExpectedForm, SettingValue};
+use super::value::{ExpectedForm, SettingValue, list};
 
 /// Checks the type only: the content of a file tells what it is.
 pub(super) fn store_type(value: &mut SettingValue) -> Result<(), ExpectedForm> {
@@ -48,8 +48,7 @@ pub(super) fn cipher_suites(
     options: &mut TlsOptions,
     warnings: &mut Vec<String>,
 ) -> Result<(), ExpectedForm> {
-    let suites = value.text().split(',').map(str::trim).filter(|suite| !suite.is_empty());
-    options.cipher_suites = suites.map(str::to_owned).collect();
+    options.cipher_suites = list(value.text()).map(str::to_owned).collect();
     let (unknown, known) = options.cipher_suites_by_support();
     match (known.is_empty(), unknown.is_empty()) {
         (true, false) => Err(format!("give suites that TLS has here: {}", all_cipher_suites())),

@@ -90,10 +90,13 @@ impl SettingValue {
         }
     }
 
-    /// One of several words.
-    pub(super) fn word(&mut self, words: &[&'static str]) -> Result<&'static str, ExpectedForm> {
-        let word = words.iter().find(|word| **word == self.text);
-        word.copied().ok_or_else(|| format!("give one of: {}", words.join(", ")))
+    /// The choice of one of several words.
+    pub(super) fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, ExpectedForm> {
+        let choice = choices.iter().find(|(word, _)| *word == self.text);
+        choice.map(|(_, choice)| *choice).ok_or_else(|| {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            format!("give one of: {}", words.join(", "))
+        })
     }
 
     /// An address to listen on.
@@ -109,12 +112,7 @@ impl SettingValue {
 
     /// Host names, separated by commas; `*` for any.
     pub(super) fn host_names(&mut self) -> Result<Vec<String>, ExpectedForm> {
-        let names: Vec<String> = self
-            .text
-            .split(',')
-            .map(|name| name.trim().to_owned())
-            .filter(|name| !name.is_empty())
-            .collect();
+        let names: Vec<String> = list(&self.text).map(str::to_owned).collect();
         let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         let is_name = |name: &String| name == "*" || name.bytes().all(is_host);
         if names.iter().all(is_name) {
@@ -158,6 +156,16 @@ impl SettingValue {
         let (_, scale) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
         number.checked_mul(*scale)
     }
+}
+
+/// The entries of a list with commas between them, without empty ones.
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
+
+/// The text of a setting that is off while it is empty.
+pub(super) fn given(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 const BYTE_UNITS: &[(&str, i64)] = &[
