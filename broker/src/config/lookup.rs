@@ -6,7 +6,7 @@ use strsim::osa_distance;
 use super::problem::SettingOrigin;
 use super::setting::{ServerSetting, variable};
 use super::sources::SourceValue;
-use super::{kafka_names, listeners, nearest, zoo_cfg};
+use super::{kafka, kafka_names, listeners, nearest, own, zoo_cfg};
 
 /// A variable this near to a known one is refused as a typing error.
 const VARIABLE_TYPO_DISTANCE: usize = 2;
@@ -38,10 +38,12 @@ pub(super) fn find_setting(source: &SourceValue) -> Result<SettingLookup, Unknow
     let key = source.key.as_str();
     match &source.origin {
         SettingOrigin::Variable(_) => find_variable(key),
-        SettingOrigin::Flag(_) => own_setting(key).ok_or_else(|| unknown(key, own_names())),
-        SettingOrigin::Set(_) => {
-            own_setting(key).or_else(|| kafka_name(key)).ok_or_else(|| unknown(key, names()))
+        SettingOrigin::Flag(_) => {
+            own_setting(key).ok_or_else(|| unknown(key, own::SETTINGS.iter()))
         }
+        SettingOrigin::Set(_) => own_setting(key)
+            .or_else(|| kafka_name(key))
+            .ok_or_else(|| unknown(key, ServerSetting::all())),
         SettingOrigin::File { .. } => find_in_file(key),
         SettingOrigin::ZooCfg { .. } => {
             own_setting(key).map_or_else(|| zoo_cfg::without_setting(source), Ok)
@@ -51,11 +53,11 @@ pub(super) fn find_setting(source: &SourceValue) -> Result<SettingLookup, Unknow
 
 fn find_in_file(key: &str) -> Result<SettingLookup, UnknownSetting> {
     if let Some(name) = key.strip_prefix("kafka.") {
-        return kafka_name(name).ok_or_else(|| unknown(name, kafka_names()));
+        return kafka_name(name).ok_or_else(|| unknown(name, kafka::SETTINGS.iter()));
     }
     own_setting(key).ok_or_else(|| match kafka_name(key) {
         Some(_) => UnknownSetting::Refused(format!("{key}: Kafka's settings stand under [kafka]")),
-        None => unknown(key, own_names()),
+        None => unknown(key, own::SETTINGS.iter()),
     })
 }
 
@@ -85,8 +87,7 @@ fn find_variable(name: &str) -> Result<SettingLookup, UnknownSetting> {
 }
 
 fn own_setting(key: &str) -> Option<SettingLookup> {
-    let mut own = ServerSetting::all().filter(|setting| !setting.is_kafka());
-    own.find(|setting| setting.name == key).map(SettingLookup::Setting)
+    own::SETTINGS.iter().find(|setting| setting.name == key).map(SettingLookup::Setting)
 }
 
 /// Looks a Kafka name up.
@@ -94,7 +95,8 @@ fn kafka_name(name: &str) -> Option<SettingLookup> {
     if let Some(setting) = kafka_setting(name) {
         return Some(SettingLookup::Setting(setting));
     }
-    if let Some((listener, of_all)) = listeners::split_name(name, kafka_names())
+    let kafka_settings = kafka::SETTINGS.iter().map(|setting| setting.name);
+    if let Some((listener, of_all)) = listeners::split_name(name, kafka_settings)
         && let Some(setting) = kafka_setting(of_all)
     {
         return Some(SettingLookup::OfListener(listeners::fold(listener), setting));
@@ -105,22 +107,14 @@ fn kafka_name(name: &str) -> Option<SettingLookup> {
 }
 
 fn kafka_setting(name: &str) -> Option<&'static ServerSetting> {
-    ServerSetting::all().find(|setting| setting.is_kafka() && setting.name == name)
+    kafka::SETTINGS.iter().find(|setting| setting.name == name)
 }
 
-fn names() -> impl Iterator<Item = &'static str> + Clone {
-    ServerSetting::all().map(|setting| setting.name)
-}
-
-fn own_names() -> impl Iterator<Item = &'static str> + Clone {
-    ServerSetting::all().filter(|setting| !setting.is_kafka()).map(|setting| setting.name)
-}
-
-fn kafka_names() -> impl Iterator<Item = &'static str> + Clone {
-    ServerSetting::all().filter(|setting| setting.is_kafka()).map(|setting| setting.name)
-}
-
-fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> UnknownSetting {
+fn unknown(
+    key: &str,
+    settings: impl Iterator<Item = &'static ServerSetting> + Clone,
+) -> UnknownSetting {
+    let names = settings.map(|setting| setting.name);
     // The section of a file does not belong to the name of a setting of Kafka's.
     let of_kafka = key.strip_prefix("kafka.").unwrap_or(key);
     // The topic's name of a setting that is `log.*` here, or one of our own names without its
