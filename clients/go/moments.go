@@ -276,9 +276,6 @@ func refusal(response *http.Response, text []byte) error {
 		return fmt.Errorf("%s answered %s, and not as Freezeframe does", response.Request.URL.Host, response.Status)
 	}
 	after := time.Duration(document.Error.RetryMs) * time.Millisecond
-	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && after == 0 {
-		after = time.Duration(seconds) * time.Second
-	}
 	return &Error{document.Error.Code, document.Error.Message, after}
 }
 

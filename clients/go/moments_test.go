@@ -56,14 +56,13 @@ func TestMomentsInFullMakeNamesOfTopics(t *testing.T) {
 
 func TestARefusalHasACodeAndSaysWhenToRetry(t *testing.T) {
 	for _, c := range []struct {
-		header, document string
-		expected         Error
+		document string
+		expected Error
 	}{
-		{"2", `{"error":{"code":"starting","message":"soon","frontier":null}}`, Error{"starting", "soon", 2 * time.Second}},
-		{"2", `{"error":{"code":"not_yet","message":"soon","retry_ms":1500}}`, Error{"not_yet", "soon", 1500 * time.Millisecond}},
+		{`{"error":{"code":"starting","message":"soon","frontier":null}}`, Error{"starting", "soon", 0}},
+		{`{"error":{"code":"not_yet","message":"soon","retry_ms":1500}}`, Error{"not_yet", "soon", 1500 * time.Millisecond}},
 	} {
 		_, err := answered(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", c.header)
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = w.Write([]byte(c.document))
 		})

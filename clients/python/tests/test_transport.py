@@ -19,8 +19,8 @@ MOMENT = json.dumps({"at": "s5", "frontier": "s5", "frontier_ms": 5}).encode()
 PINS = b'{"pins":[]}'
 
 
-def refusal(status: str, headers: str = "", **error: Any) -> bytes:
-    return http_answer(json.dumps({"error": error}).encode(), status, headers)
+def refusal(status: str, **error: Any) -> bytes:
+    return http_answer(json.dumps({"error": error}).encode(), status)
 
 
 def line(offset: int, **changes: Any) -> bytes:
@@ -44,17 +44,15 @@ def test_a_host_without_an_address_is_unreachable() -> None:
 
 def test_a_server_that_starts_says_when_to_ask_again(fake: FakeServer) -> None:
     fake.respond = lambda request: refusal(
-        "503 Service Unavailable", "Retry-After: 2\r\n", code="starting", message="the data directory is being opened"
+        "503 Service Unavailable", code="starting", message="the data directory is being opened", retry_ms=2000
     )
     with ff.connect(fake.url) as server, pytest.raises(ff.UnavailableError, match="is being opened") as refused:
         server.pins()
     assert (refused.value.code, refused.value.retry_after) == ("starting", 2.0)
 
 
-def test_milliseconds_of_the_document_win_over_the_header(fake: FakeServer) -> None:
-    fake.respond = lambda request: refusal(
-        "425 Too Early", "Retry-After: 2\r\n", code="not_yet", message="soon", retry_ms=1500, frontier="s5"
-    )
+def test_a_moment_that_is_not_past_says_when_to_ask_again(fake: FakeServer) -> None:
+    fake.respond = lambda request: refusal("425 Too Early", code="not_yet", message="soon", retry_ms=1500, frontier="s5")
     with ff.connect(fake.url) as server, pytest.raises(ff.NotYetError) as refused:
         server.cut("s9")
     assert (refused.value.retry_after, refused.value.frontier) == (1.5, "s5")

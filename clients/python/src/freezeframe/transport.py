@@ -190,7 +190,7 @@ class Transport:
         response = connection.getresponse()
         answer = Answer(self, connection, response)
         if response.status != 200:
-            raise _refusal(self.address, response.status, response.headers, answer.read())
+            raise _refusal(self.address, response.status, answer.read())
         return answer
 
     def give_back(self, connection: Connection) -> None:
@@ -276,7 +276,7 @@ def _is_readable(sock: socket.socket) -> bool:
     return bool(select.select([sock], [], [], 0)[0])
 
 
-def _refusal(address: str, status: int, headers: Message, body: bytes) -> Error:
+def _refusal(address: str, status: int, body: bytes) -> Error:
     """The error in an answer that is not 200."""
     try:
         error = json.loads(body)["error"]
@@ -286,7 +286,4 @@ def _refusal(address: str, status: int, headers: Message, body: bytes) -> Error:
         start = body[:200].decode("utf-8", "replace").strip()
         return Error("bad_answer", f"{address} answered {status}, and not as Freezeframe does: {start!r}")
     retry_after = float(retry_ms) / 1000 if isinstance(retry_ms, (int, float)) else None
-    if retry_after is None:
-        seconds = headers.get("Retry-After", "")
-        retry_after = float(seconds) if seconds.isdigit() else None
     return error_of(str(code), str(message), retry_after=retry_after, frontier=frontier)

@@ -234,13 +234,8 @@ public final class FreezeframeMoments {
         }
         Json error = new Json(fields).object("error");
         OptionalLong retryMs = error.numberOrNone("retry_ms");
-        Duration retryAfter = retryMs.isPresent() ? Duration.ofMillis(retryMs.getAsLong()) : retryAfterOf(response);
+        Duration retryAfter = retryMs.isPresent() ? Duration.ofMillis(retryMs.getAsLong()) : null;
         throw new Refusal(error.text("code"), error.text("message"), retryAfter);
-    }
-
-    private static Duration retryAfterOf(HttpResponse<String> response) {
-        Optional<String> header = response.headers().firstValue("Retry-After").filter(seconds -> seconds.matches("\\d{1,9}"));
-        return header.map(seconds -> Duration.ofSeconds(Long.parseLong(seconds))).orElse(null);
     }
 
     private static Refusal badAnswer(int status, String reason) {

@@ -132,34 +132,29 @@ public final class FreezeframeMomentsSteps {
 
     private void readsNoOtherAnswer() throws IOException {
         for (String body : List.of("<html>", "[]", "7", "{}", "{\"at\":5}", "{\"at\":\"s5\"", "{\"at\":\"s5\"} x", "[".repeat(100_000), "{\"at\":\"\\u12\"}")) {
-            equal("bad_answer", fails(Refusal.class, () -> answered(200, body, "", null)).code());
+            equal("bad_answer", fails(Refusal.class, () -> answered(200, body, null)).code());
         }
-        equal("bad_answer", fails(Refusal.class, () -> answered(404, "<html>", "", null)).code());
+        equal("bad_answer", fails(Refusal.class, () -> answered(404, "<html>", null)).code());
         // Half an answer.
-        fails(IOException.class, () -> answered(200, "{\"at\":\"s5\"}", "", 100L));
+        fails(IOException.class, () -> answered(200, "{\"at\":\"s5\"}", 100L));
         fails(IOException.class, () -> FreezeframeMoments.connect(URI.create("http://127.0.0.1:1")).now());
-        equal("sé\"\n", fails(Refusal.class, () -> answered(400, "{\"error\":{\"code\":\"sé\\\"\\n\",\"message\":\"\\u0041\"}}", "", null)).code());
+        equal("sé\"\n", fails(Refusal.class, () -> answered(400, "{\"error\":{\"code\":\"sé\\\"\\n\",\"message\":\"\\u0041\"}}", null)).code());
     }
 
     private void saysWhenToRetry() {
         String document = "{\"error\":{\"code\":\"not_yet\",\"message\":\"soon\",\"frontier\":null%s}}";
-        Refusal refusal = fails(Refusal.class, () -> answered(425, document.formatted(",\"retry_ms\":1500"), "2", null));
+        Refusal refusal = fails(Refusal.class, () -> answered(425, document.formatted(",\"retry_ms\":1500"), null));
         equal(Optional.of(Duration.ofMillis(1500)), refusal.retryAfter());
         equal("soon (not_yet)", refusal.getMessage());
-        refusal = fails(Refusal.class, () -> answered(425, document.formatted(""), "2", null));
-        equal(Optional.of(Duration.ofSeconds(2)), refusal.retryAfter());
-        refusal = fails(Refusal.class, () -> answered(425, document.formatted(""), "", null));
+        refusal = fails(Refusal.class, () -> answered(425, document.formatted(""), null));
         equal(Optional.empty(), refusal.retryAfter());
     }
 
     /** The moment in the answer of a server that answers so, once. */
-    private static String answered(int status, String body, String retryAfter, Long length) throws Exception {
+    private static String answered(int status, String body, Long length) throws Exception {
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         byte[] bytes = body.getBytes(StandardCharsets.UTF_8);
         server.createContext("/v1", exchange -> {
-            if (!retryAfter.isEmpty()) {
-                exchange.getResponseHeaders().set("Retry-After", retryAfter);
-            }
             exchange.sendResponseHeaders(status, length == null ? bytes.length : length);
             exchange.getResponseBody().write(bytes);
             exchange.close();
