@@ -3,7 +3,7 @@
 #
 #   history.sh [LANG…]      LANG: python java go
 #
-# The server is FREEZEFRAME_BIN, else target/release/freezeframe. Libraries are built in the cache directory
+# The server is FREEZEFRAME_BINARY, else target/release/freezeframe. Libraries are built in the cache directory
 # (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME), and read with stock Kafka clients. Together they take less than a
 # minute once they are built. The last line counts tests.
 set -uo pipefail
@@ -19,9 +19,9 @@ for library in "${chosen[@]}"; do
         exit 2
     fi
 done
-FREEZEFRAME_BIN=$(realpath -m "${FREEZEFRAME_BIN:-$here/../../target/release/freezeframe}")
-[[ -x $FREEZEFRAME_BIN ]] || { echo "history.sh: no server: $FREEZEFRAME_BIN" >&2; exit 2; }
-export FREEZEFRAME_BIN
+FREEZEFRAME_BINARY=$(realpath -m "${FREEZEFRAME_BINARY:-$here/../../target/release/freezeframe}")
+[[ -x $FREEZEFRAME_BINARY ]] || { echo "history.sh: no server: $FREEZEFRAME_BINARY" >&2; exit 2; }
+export FREEZEFRAME_BINARY
 
 # Python's tests start servers themselves.
 build_history-python() {
@@ -62,7 +62,7 @@ stop() {
 }
 trap stop EXIT
 mkfifo "$dir/ready"
-"$FREEZEFRAME_BIN" serve --data-dir "$dir/store" --kafka 127.0.0.1:0 --http 127.0.0.1:0 --set group.initial.rebalance.delay.ms=0 \
+"$FREEZEFRAME_BINARY" serve --data-dir "$dir/store" --kafka 127.0.0.1:0 --http 127.0.0.1:0 --set group.initial.rebalance.delay.ms=0 \
     >"$dir/ready" 2>"$dir/log" &
 server=$!
 read -r -t 60 line <"$dir/ready" || { cat "$dir/log"; exit 1; }

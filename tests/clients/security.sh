@@ -3,7 +3,7 @@
 #
 #   security.sh [--kafka PORT] [LANG…]      LANG: java go node confluent kafka-python
 #
-# Starts one server (FREEZEFRAME_BIN, else target/release/freezeframe) with certificates, users, tokens and rules that it
+# Starts one server (FREEZEFRAME_BINARY, else target/release/freezeframe) with certificates, users, tokens and rules that it
 # makes, and runs each client's program once over all cases. With --kafka the server is a real Kafka (../kafka/run-kafka.sh)
 # at four ports from PORT on; users and rules are added by our commands all the same. A case is a line of a file:
 #
@@ -26,7 +26,7 @@ for client in "${chosen[@]}"; do
         exit 2
     fi
 done
-freezeframe=$(realpath -m "${FREEZEFRAME_BIN:-$here/../../target/release/freezeframe}")
+freezeframe=$(realpath -m "${FREEZEFRAME_BINARY:-$here/../../target/release/freezeframe}")
 [[ -x $freezeframe ]] || { echo "security.sh: no server: $freezeframe" >&2; exit 2; }
 
 dir=$(mktemp -d)

@@ -3,7 +3,7 @@
 
     compare-tools.py [--keep DIR] [TEXT]
 
-Both servers are started here, the first from FREEZEFRAME_BIN (else target/release/freezeframe), the second by run-kafka.sh.
+Both servers are started here, the first from FREEZEFRAME_BINARY (else target/release/freezeframe), the second by run-kafka.sh.
 Each step of tool-steps.txt runs on both, and prints `ok` or `FAILED` with a diff: `-` is a line of Kafka, `+` one of
 Freezeframe. Lines are compared as `normalize` leaves them. tool-differences.txt has the lines that may differ, and why; one
 that does not differ any more fails too. With TEXT, only steps that contain it are shown; all run, since they build on each
@@ -180,7 +180,7 @@ SINGLE_BROKER = {
 
 def start_freezeframe(directory):
     server = Server("freezeframe", directory)
-    binary = os.environ.get("FREEZEFRAME_BIN", HERE.parent.parent / "target/release/freezeframe")
+    binary = os.environ.get("FREEZEFRAME_BINARY", HERE.parent.parent / "target/release/freezeframe")
     if not os.access(binary, os.X_OK):
         sys.exit(f"compare-tools.py: no server: {binary}")
     settings = dict(SETTINGS, **SINGLE_BROKER, listeners="PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0")

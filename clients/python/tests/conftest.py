@@ -27,13 +27,13 @@ AUTHORIZER = "authorizer.class.name=org.apache.kafka.metadata.authorizer.Standar
 
 
 def binary() -> Path:
-    """The server: FREEZEFRAME_BIN, or what was built last of release and debug."""
-    named = os.environ.get("FREEZEFRAME_BIN")
+    """The server: FREEZEFRAME_BINARY, or what was built last of release and debug."""
+    named = os.environ.get("FREEZEFRAME_BINARY")
     built = [REPOSITORY / "target" / kind / "freezeframe" for kind in ("release", "debug")]
     for path in [Path(named)] if named else built:
         if path.exists():
             return path
-    raise FileNotFoundError("no server: set FREEZEFRAME_BIN, or run cargo build --bin freezeframe")
+    raise FileNotFoundError("no server: set FREEZEFRAME_BINARY, or run cargo build --bin freezeframe")
 
 
 class RealServer:
