@@ -8,17 +8,18 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Protocol, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union, overload
 from urllib.parse import quote, urlencode
 
 from .documents import time_of
 from .errors import Error, RequestError
 from .moments import Moment, MomentLike, moment_topic, spell
-from .transport import Answer
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from .server import Server
 
 __all__ = ["Record", "TopicView"]
 
@@ -48,19 +49,6 @@ class _Page:
     next: Optional[str]
 
 
-class HistoryClient(Protocol):
-    """The server, as the views of its topics need it."""
-
-    def ask(self, document: dict[str, Any]) -> Any:
-        """The answer to a document."""
-
-    def get(self, path: str) -> Answer:
-        """The head of the answer to a path."""
-
-    def moment(self, at: Optional[MomentLike] = None) -> Moment:
-        """The moment that a text means."""
-
-
 @dataclass(frozen=True)
 class _Selection:
     topic: str
@@ -75,8 +63,8 @@ class TopicView:
     and later reads show the same. (Of user time, it shows what is known at each read, unless the moment says as of when.)
     """
 
-    def __init__(self, client: HistoryClient, selection: _Selection) -> None:
-        self._client = client
+    def __init__(self, server: Server, selection: _Selection) -> None:
+        self._server = server
         self._selection = selection
         self._moment: Optional[Moment] = None
 
@@ -94,9 +82,9 @@ class TopicView:
     def moment(self) -> Moment:
         """The moment or the window of the view, in full; of a view without one, the present."""
         if self._selection.at is None:
-            return self._client.moment()
+            return self._server.moment()
         if self._moment is None:
-            self._moment = self._client.moment(self._selection.at)
+            self._moment = self._server.moment(self._selection.at)
         return self._moment
 
     @property
@@ -106,17 +94,17 @@ class TopicView:
 
     def at(self, moment: MomentLike) -> TopicView:
         """The topic as of a moment: a text such as `yesterday 14:00` (in UTC), or a `datetime` with a zone."""
-        return TopicView(self._client, replace(self._selection, at=spell(moment)))
+        return TopicView(self._server, replace(self._selection, at=spell(moment)))
 
     def between(self, first: MomentLike, second: MomentLike) -> TopicView:
         """What came from the first moment on and before the second."""
-        return TopicView(self._client, replace(self._selection, at=f"{spell(first)}..{spell(second)}"))
+        return TopicView(self._server, replace(self._selection, at=f"{spell(first)}..{spell(second)}"))
 
     def partition(self, partition: int) -> TopicView:
         """One partition of it."""
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 1 << 31:
             raise RequestError("bad_request", f"a partition is a number from 0 on, and {partition!r} is none")
-        view = TopicView(self._client, replace(self._selection, partition=partition))
+        view = TopicView(self._server, replace(self._selection, partition=partition))
         view._moment = self._moment
         return view
 
@@ -180,7 +168,7 @@ class TopicView:
         after: Optional[str] = None
         while True:
             document = {"op": "tree", "do": "keys", "topic": self.name, "at": at, "format": "jsonl", "after": after}
-            page = self._client.ask(document)
+            page = self._server.ask(document)
             try:
                 lines, at, after = base64.b64decode(page["base64"], validate=True), page["at"], page["next"]
             except (KeyError, TypeError, ValueError) as problem:
@@ -215,7 +203,7 @@ class TopicView:
 
     def _page(self, query: dict[str, str], page_max: int, left: Optional[int]) -> _Page:
         limit = page_max if left is None else min(page_max, left)
-        answer = self._client.get(f"{self._path()}?{urlencode({**query, 'limit': limit}, quote_via=quote)}")
+        answer = self._server.get(f"{self._path()}?{urlencode({**query, 'limit': limit}, quote_via=quote)}")
         return _Page(answer.read(), answer.headers.get("Freezeframe-Next"))
 
     def _path(self) -> str:
@@ -230,11 +218,11 @@ class TopicView:
         return {"from": first, "until": second}
 
 
-def view_of(client: HistoryClient, topic: str) -> TopicView:
+def view_of(server: Server, topic: str) -> TopicView:
     """The view of a topic in the present."""
     if not isinstance(topic, str) or not topic:
         raise RequestError("bad_request", f"a topic has a name, and {topic!r} is none")
-    return TopicView(client, _Selection(topic))
+    return TopicView(server, _Selection(topic))
 
 
 def _with_first(pages: Generator[bytes, None, None]) -> Iterator[bytes]:
