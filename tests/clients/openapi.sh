@@ -6,9 +6,10 @@ http=$1
 shift
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 python=$cache/openapi
-if ! "$python/bin/schemathesis" --version 2>/dev/null | grep -q 4.32.5; then
+version=4.32.5
+if ! "$python/bin/schemathesis" --version 2>/dev/null | grep -qF "$version"; then
     python3 -m venv "$python"
-    "$python/bin/pip" install --quiet --disable-pip-version-check schemathesis==4.32.5
+    "$python/bin/pip" install --quiet --disable-pip-version-check "schemathesis==$version"
 fi
 # Texts of any kind are accepted as moments by the schema, and few of them are one. Other paths change things.
 "$python/bin/schemathesis" run "http://$http/v1/openapi.json" --include-method GET --phases coverage,fuzzing \
