@@ -330,8 +330,10 @@ mod tests {
     #[test]
     fn every_command_shows_examples_in_its_help() {
         for command in Cli::command().get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Examples:"), "{}", command.get_name());
+            for command in std::iter::once(command).chain(command.get_subcommands()) {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Examples:"), "{}", command.get_name());
+            }
         }
     }
 

@@ -34,6 +34,10 @@ pub(crate) struct ProfileArgs {
 #[derive(Debug, clap::Subcommand)]
 enum ProfileCommand {
     /// List the profiles (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe profile list
+  freezeframe profile list --json")]
     List(ListProfilesArgs),
     /// Keep the options of this command line as a profile.
     #[command(after_help = "\
@@ -45,8 +49,15 @@ Examples:
       --zookeeper 127.0.0.1:2181")]
     Set(SetProfileArgs),
     /// Use a profile where none is named; without a name, none.
+    #[command(after_help = "\
+Examples:
+  freezeframe profile use production
+  freezeframe profile use")]
     Use(UseProfileArgs),
     /// Remove a profile.
+    #[command(after_help = "\
+Examples:
+  freezeframe profile remove laptop")]
     Remove(ProfileNameArgs),
 }
 

@@ -39,10 +39,21 @@ pub(crate) struct TransactionsArgs {
 #[derive(Debug, clap::Subcommand)]
 enum TransactionsCommand {
     /// List transactional ids, and the state of each (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe transactions list
+  freezeframe transactions list --json")]
     List(ListTransactionsArgs),
     /// Show the transaction of an id.
+    #[command(after_help = "\
+Examples:
+  freezeframe transactions describe shop-1
+  freezeframe transactions describe shop-1 --json")]
     Describe(DescribeTransactionArgs),
     /// Abort the open transaction of an id, and fence its producer.
+    #[command(after_help = "\
+Examples:
+  freezeframe transactions abort shop-1")]
     Abort(AbortTransactionArgs),
 }
 
