@@ -253,7 +253,7 @@ pub(crate) enum CliCommand {
     /// Write the manual pages of all commands.
     #[command(hide = true)]
     Man(man::ManArgs),
-    /// Print help, also on moments and connection; see also completions.
+    /// Print help on a command, on moments or on connection.
     Help(help::HelpArgs),
     /// Print the version.
     #[command(hide = true, after_help = "Examples:\n  freezeframe version")]

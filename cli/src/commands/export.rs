@@ -35,8 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 Writes a file for each topic, all as of one moment: without one, now, with all
 that was acknowledged before. A moment of system time is one cut across all
 partitions of all topics. A moment of user time (u…) gives the exact set of
-records that say of themselves that they happened before it. --from and --to
-give what came between two moments.
+records whose own timestamp is earlier. --from and --to give what came between
+two moments.
 
 jsonl has the lines of `cat --format jsonl`, which `produce --json` reads.
 parquet and arrow have the columns partition, offset, timestamp, key, value and
@@ -62,7 +62,7 @@ pub(crate) struct ExportArgs {
         conflicts_with = "all"
     )]
     paths: Vec<TypedPath>,
-    /// All topics that there were at the moment
+    /// All topics that existed at the moment
     #[arg(long)]
     all: bool,
     /// The moment, or the window FIRST..SECOND [default: now]
@@ -150,7 +150,7 @@ fn asked_moment(args: &ExportArgs) -> anyhow::Result<Option<MomentArg>> {
     Ok(Some(window))
 }
 
-/// All topics that there were.
+/// All topics that existed at the moment.
 async fn all_topics(
     client: &mut Client,
     asked: Option<&MomentArg>,

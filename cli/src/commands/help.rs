@@ -8,7 +8,8 @@ use crate::output::{StandardOutput, UsageError};
 Examples:
   freezeframe help topics create
   freezeframe help moments       all ways to name a moment
-  freezeframe help connection    servers, TLS, users, and profiles of them")]
+  freezeframe help connection    servers, TLS, users, and profiles of them
+  freezeframe help completions   scripts for shells")]
 pub(crate) struct HelpArgs {
     /// A command with its subcommand, or `moments` or `connection`.
     #[arg(value_name = "COMMAND|moments|connection")]

@@ -45,7 +45,7 @@ Committed records alone are copied. Markers, aborted transactions and what
 compaction removed leave gaps in the offsets, as at the source.
 
 Run it again to go on: a second run begins where the first one ended, and
-copies nothing twice. It refuses to go on behind records of others.
+copies nothing twice. It stops if another producer has written to the partition.
 
 System time begins today: the server accepts the records now, and `@MOMENT`
 reads them from now on. User time keeps the past: `@u:2026-11-21` reads by the
@@ -67,10 +67,11 @@ pub(crate) struct ImportArgs {
     /// this profile (`freezeframe profile`)
     #[arg(long, value_name = "NAME")]
     source_profile: Option<String>,
-    /// Topics, as names and patterns with * and ?, with commas between; all
+    /// Topics: comma-separated names and patterns (*, ?); `all` for every topic
     #[arg(long, value_name = "LIST", value_parser = NamePatterns::parse)]
     topics: NamePatterns,
-    /// Groups whose committed offsets are copied, as names and patterns; all
+    /// Groups whose committed offsets are copied, named as in --topics; `all` for
+    /// every group
     #[arg(long, value_name = "LIST", value_parser = NamePatterns::parse)]
     groups: Option<NamePatterns>,
     /// Go on with new records, topics and offsets until Ctrl-C
@@ -79,7 +80,7 @@ pub(crate) struct ImportArgs {
     /// Read at most this many bytes a second, such as 20MB
     #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     rate_limit: Option<u64>,
-    /// How long to wait for a source or a server that went away
+    /// Keep trying for this long when the source or the server is away
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = parse_length)]
     retry: Duration,
 }

@@ -42,7 +42,7 @@ Examples:
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     settings: SettingArgs,
-    /// Check the settings and the format of the data directory only
+    /// Check the settings and the data directory's format, then exit
     #[arg(long)]
     check: bool,
     /// Shut down when standard input ends, which means that the process at its other end has ended
