@@ -16,7 +16,7 @@ use kafka_records::{
 const TRANSACTIONAL: i16 = 1 << 4;
 const UNPACKED_LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 256 << 20 };
 
-/// How a partition of the target relates to that of the source.
+/// The relation of a partition of the target to that of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OffsetShift {
     /// The offset of a record in the target, minus that in the source.
@@ -41,7 +41,7 @@ pub(super) struct BatchRun {
     /// The offset behind the last, in the target.
     pub(super) end_offset: i64,
     pub(super) bytes: BytesMut,
-    /// Where the last batch begins.
+    /// The position of the last batch in `bytes`.
     last_at: usize,
     batches: usize,
     /// The records in them.

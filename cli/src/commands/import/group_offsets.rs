@@ -27,7 +27,7 @@ pub(super) async fn copy_groups(
     let mut result = CopiedGroups::default();
     for listing in source.groups().await? {
         let group = &listing.group;
-        // What another import into the source remembers says nothing here.
+        // The groups of another import, into the source, have no meaning here.
         if !groups.admits(group) || group.starts_with(IMPORT_GROUP_PREFIX) {
             continue;
         }

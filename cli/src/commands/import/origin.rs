@@ -1,4 +1,4 @@
-//! Where the records of a partition came from, as the target remembers it.
+//! The origin of a partition's records, as the target remembers it.
 //!
 //! It is a committed offset of the import's own group: the offset up to which the partition is known to
 //! have the source's records, and in its metadata where they began on both sides. The offset may be
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use client::{Client, ClientError, GroupCommittedOffset};
 
-/// Where the records of a partition came from.
+/// The origin of a partition's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartitionOrigin {
     /// The id of the topic at the source, or a nil id.

@@ -1,5 +1,5 @@
-//! What an import has still to do: derived from the source and the target alone, so that each run goes on
-//! where the last one ended.
+//! The remaining work of an import: derived from the source and the target alone, so that each run
+//! goes on where the last one ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,11 +40,10 @@ pub(super) struct PartitionCopy {
     pub(super) end: i64,
     /// True if compaction may leave nothing where the source had records.
     pub(super) is_compacted: bool,
-    /// How often in a row the source gave nothing of it.
+    /// The empty responses of the source in a row.
     pub(super) empty_answers: u32,
 }
 
-/// What is to be done.
 pub(super) struct ImportPlan {
     /// The group that remembers the origins.
     pub(super) group: String,
@@ -54,7 +53,7 @@ pub(super) struct ImportPlan {
     pub(super) log_starts: BTreeMap<(String, i32), i64>,
 }
 
-/// What the sessions of a run remember.
+/// State kept across the sessions of a run.
 #[derive(Debug, Default)]
 pub(super) struct ImportHistory {
     /// Topics that are on both sides.
@@ -230,7 +229,7 @@ impl ImportPlan {
                     check_origin(origin, topic, &bounds).with_context(context)?;
                     origin.clone()
                 }
-                // What the group remembered has expired, and the records themselves say it.
+                // The offsets of the import's group have expired, and the records have the mark.
                 None if last_mark == Some(kept) => {
                     let origin = continued_origin(topic, &bounds);
                     check_origin(&origin, topic, &bounds).with_context(context)?;

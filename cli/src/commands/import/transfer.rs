@@ -25,9 +25,9 @@ const BATCH_BYTES_MAX: i32 = 100 << 20;
 /// A partition that gives nothing so often in a row has nothing. A leader that has not caught up, and one
 /// whose records are on remote storage, give nothing for a while.
 const EMPTY_ANSWERS_MAX: u32 = 10;
-/// How often an import that follows looks for new topics and partitions.
+/// The interval at which an import that follows looks for new topics and partitions.
 const REFRESH_AFTER: Duration = Duration::from_secs(30);
-/// How often the group remembers how far the import is.
+/// The interval at which the group remembers the progress of the import.
 const REMEMBER_AFTER: Duration = Duration::from_secs(5);
 
 /// Batches for one request, at most one run of each partition.
@@ -36,12 +36,12 @@ type TransferChunk = Vec<PartitionRun>;
 /// Batches of a partition.
 struct PartitionRun {
     batches: ImportedBatches,
-    /// Where the partition ends behind them.
+    /// The end of the partition after these batches.
     end: i64,
     records: u64,
 }
 
-/// What was moved of a topic.
+/// Records and bytes written of a topic.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TopicTransfer {
     pub(super) records: u64,
@@ -65,7 +65,7 @@ pub(super) struct SourceReader {
     limiter: RateLimiter,
     follow: bool,
     stop: watch::Receiver<bool>,
-    /// Which partition is first in the next request.
+    /// The index of the partition that is first in the next request.
     turn: usize,
 }
 
@@ -297,7 +297,7 @@ pub(super) struct TargetWriter<'a> {
     pub(super) client: &'a mut Client,
     pub(super) plan: &'a mut ImportPlan,
     pub(super) progress: &'a ProgressBar,
-    /// What was written of each topic.
+    /// Records and bytes written, by topic.
     pub(super) transfers: &'a mut BTreeMap<String, TopicTransfer>,
 }
 
