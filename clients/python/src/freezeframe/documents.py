@@ -105,7 +105,7 @@ class TopicAtMoment:
 
 @dataclass(frozen=True)
 class CommittedOffset:
-    """What a group had committed for a partition, and when."""
+    """The offset that a group had committed for a partition, and the moment of the commit."""
 
     topic: str
     partition: int

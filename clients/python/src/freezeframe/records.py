@@ -97,7 +97,7 @@ class TopicView:
         return TopicView(self._server, replace(self._selection, at=spell(moment)))
 
     def between(self, first: MomentLike, second: MomentLike) -> TopicView:
-        """What came from the first moment on and before the second."""
+        """The records that came from the first moment on and before the second."""
         return TopicView(self._server, replace(self._selection, at=f"{spell(first)}..{spell(second)}"))
 
     def partition(self, partition: int) -> TopicView:
@@ -192,7 +192,7 @@ class TopicView:
                 following = None if page.next is None else {**query, "after": page.next}
                 waiting: Optional[Future[_Page]] = None
                 if left is not None:
-                    # How many are left is known only once a page is here: it may be shorter than asked for.
+                    # A page may be shorter than asked for, so the rest is known only once the page is here.
                     left -= _count(form, page.body)
                 elif following is not None:
                     waiting = ahead.submit(self._page, following, page_max, None)

@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 Answered = TypeVar("Answered")
 PathLike = Union[str, "os.PathLike[str]"]
 Pending = Literal["wait", "refuse", "frontier"]
-"""What the server does about a moment that is not past yet: wait for it, refuse, or answer as of the frontier."""
+"""The policy for a moment that is not past yet: wait for it, refuse, or answer as of the frontier."""
 Category = Literal["topics", "records", "pins", "offsets", "groups", "znodes"]
 
 # The longest that a server waits for a moment if it is not told how long.
@@ -122,7 +122,7 @@ class Server:
         when: Pending = "wait",
         patience: Optional[float] = None,
     ) -> Diff:
-        """What differs between two moments; without `second`, until now. `only` leaves out other categories."""
+        """The differences between two moments; without `second`, until now. `only` leaves out other categories."""
         window = self.moment(f"{spell(first)}..{_or_now(second)}")
         start, _, end = window.partition("..")
         document = {"op": "diff", "from": start, "until": end, "topics": _names(topics), "only": _names(only)}
@@ -251,7 +251,7 @@ class Group:
     def offsets(
         self, at: Optional[MomentLike] = None, *, when: Pending = "wait", patience: Optional[float] = None
     ) -> list[CommittedOffset]:
-        """What the group had committed at a moment."""
+        """The offsets that the group had committed at a moment."""
         document = {"op": "offsets", "at": _or_none(at), "group": self.name}
         return self._server._answer(
             _pending(document, when, patience),
@@ -260,7 +260,7 @@ class Group:
 
 
 class Diff:
-    """What differs between two moments. Iterate over it for the changes: it fetches a page at a time."""
+    """The differences between two moments. Iterate over it for the changes: it fetches a page at a time."""
 
     def __init__(self, server: Server, document: dict[str, Any]) -> None:
         self._server = server

@@ -30,7 +30,7 @@ Connection = Union[http.client.HTTPConnection, http.client.HTTPSConnection]
 
 @dataclass(frozen=True)
 class Login:
-    """Who asks, and whom the client trusts. At most one of the password and the token is set."""
+    """The user of the client, and the authority that it trusts. At most one of the password and the token is set."""
 
     user: Optional[str] = None
     password: Optional[str] = None
@@ -202,7 +202,7 @@ class Transport:
         connection.close()
 
     def failure(self, problem: Exception, when: str) -> Error:
-        """What went wrong on the wire, as an error of ours."""
+        """An exception of the wire as an error of ours."""
         if isinstance(problem, Error):
             return problem
         if isinstance(problem, ssl.SSLCertVerificationError):
