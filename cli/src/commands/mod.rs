@@ -126,7 +126,7 @@ fn run_with_server(
 /// The link over which records move.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct LinkArgs {
-    /// How records move between this machine and the server
+    /// The transport of records between this machine and the server
     #[arg(long, value_enum, default_value = "auto", value_name = "LINK")]
     link: LinkArg,
 }

@@ -71,7 +71,7 @@ pub(crate) struct SettingArgs {
     /// Mount the tree of topics and files at an empty directory
     #[arg(long, value_name = "DIR")]
     mount: Vec<String>,
-    /// When a write counts as durable [default: fsync]
+    /// The durability of an acknowledged write [default: fsync]
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
     /// A file with settings, in TOML
