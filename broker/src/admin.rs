@@ -256,7 +256,7 @@ async fn read_client_metrics(State(status): StatusState, headers: HeaderMap) -> 
 }
 
 async fn read_zookeeper_metrics(State(status): StatusState, headers: HeaderMap) -> Response {
-    // It lists files.
+    // mntr counts open files, so it lists a directory.
     metrics_page(&headers, move || metrics::encode_zookeeper(&status)).await
 }
 

@@ -35,7 +35,7 @@ const IDENTITY: &str = "FREEZEFRAME";
 /// The first bytes of a data file, which tell it from another file of its name.
 const FILE_HEADER_BYTES: usize = 64;
 
-/// How a backup gets a file that never changes.
+/// The way in which a backup gets a file that never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
     /// A hard link if both directories are on one file system, else a copy.

@@ -36,7 +36,7 @@ impl NamePatterns {
 /// Compares in a time of at most the product of both lengths.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut name_at) = (0, 0);
-    // Where the last `*` was, and up to where in the name it reaches.
+    // The position of the last `*`, and the end of what it matches in the name.
     let mut star: Option<(usize, usize)> = None;
     while name_at < name.len() {
         match pattern.get(at) {

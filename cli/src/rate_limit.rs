@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// What may be moved at once after a pause.
+/// The most that may be moved at once after a pause, as time at the rate.
 const BURST: Duration = Duration::from_millis(500);
 
 /// Holds a command back, so that it moves no more than its rate over time.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     bytes_per_second: Option<u64>,
-    /// When everything so far has been moved at the rate.
+    /// The time at which everything so far has been moved at the rate.
     due: Instant,
 }
 

@@ -26,7 +26,7 @@ ARROWS = [
     ("fileview", "engine"), ("compat-zk", "engine-znodes"), *(("engine", wing) for wing in WINGS),
     *((wing, "engine-core") for wing in WINGS), ("engine-core", "storage"), ("engine-core", "hlc"), ("storage", "hlc"),
 ]
-# What the text says beside the arrows.
+# Dependencies that the text names and no arrow shows.
 SAID = [*(("broker", door) for door in DOORS), ("cli", "broker"), ("cli", "client")]
 DISK = [
     ("journal", "segments, indexes, proofs, the manifest, the bound"),

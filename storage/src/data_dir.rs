@@ -394,7 +394,7 @@ impl DataDirectory {
     }
 }
 
-/// What to do about a directory of another format.
+/// The remedy for a directory of another format.
 fn format_remedy(found: &str, program: Option<&str>) -> String {
     let program = match program {
         Some(program) => format!("freezeframe {program} or later"),

@@ -133,7 +133,7 @@ pub(crate) struct SealedHistory {
     unreferenced_files: Mutex<Vec<String>>,
     indexing_queue: Mutex<IndexingQueue>,
     changed: Condvar,
-    /// When the backups in progress began. They need the files as they are.
+    /// The starts of the backups in progress. They need the files as they are.
     holds: Mutex<Vec<SysTime>>,
     /// Held while maintenance runs.
     maintenance_lock: Mutex<()>,
@@ -221,7 +221,7 @@ impl SealedHistory {
         !self.holds.lock().is_empty()
     }
 
-    /// When the oldest backup in progress began.
+    /// The start of the oldest backup in progress.
     pub(crate) fn oldest_hold(&self) -> Option<SysTime> {
         self.holds.lock().iter().min().copied()
     }

@@ -270,7 +270,7 @@ impl<S: AppendStage> Store<S> {
         Ok(BackupPoint { point, hold })
     }
 
-    /// When the oldest backup began of those that have not ended.
+    /// The start of the oldest backup in progress.
     pub fn oldest_backup(&self) -> Option<SysTime> {
         self.shared.history.oldest_hold()
     }

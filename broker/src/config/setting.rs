@@ -31,7 +31,7 @@ pub(super) struct ServerSetting {
     pub(super) form: SettingForm,
 }
 
-/// Where a setting comes from, and what else that family of settings has.
+/// The family of a setting, and the properties of that family alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SettingFamily {
     /// Ours. Its section in a file is the first part of its name.
@@ -42,7 +42,7 @@ pub(super) enum SettingFamily {
     Kafka { type_name: &'static str, update: UpdateMode },
 }
 
-/// How clients may change a setting while the server runs (KIP-226), by Kafka's names.
+/// The dynamic update mode of a setting (KIP-226), by Kafka's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpdateMode {
     ReadOnly,

@@ -1,4 +1,4 @@
-//! When the certificates of listeners end.
+//! The expiry of the certificates of listeners.
 
 use std::time::{Duration, Instant, SystemTime};
 

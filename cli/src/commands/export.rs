@@ -186,7 +186,7 @@ fn fixed(path: TypedPath, now: Option<Cut>) -> anyhow::Result<TypedPath> {
     Ok(TypedPath { at: Some(at), ..path })
 }
 
-/// Where the files go.
+/// The destination of the files.
 enum Destination {
     StandardOutput,
     File(PathBuf),

@@ -25,11 +25,11 @@ pub struct TreeFileRequest {
     pub after: Option<String>,
     /// The most names of a directory.
     pub limit: Option<usize>,
-    /// Whether the names of a directory come with their attributes.
+    /// True if the names of a directory come with their attributes.
     pub stat: bool,
 }
 
-/// What is at a path.
+/// The directory or the file at a path.
 #[derive(Debug)]
 pub enum TreeContents {
     /// The names in a directory: the text of a [`history_documents::TreeListResponse`].

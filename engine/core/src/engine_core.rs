@@ -279,7 +279,7 @@ impl EngineCore {
         &self.append_budget
     }
 
-    /// Who changed what, and who was refused.
+    /// The audit log.
     pub fn audit(&self) -> &AuditLog {
         &self.audit
     }

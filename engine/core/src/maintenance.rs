@@ -71,7 +71,7 @@ impl CoreMaintenance<'_> {
         self.core.store.begin_backup()
     }
 
-    /// How long the oldest backup runs of those that have not ended.
+    /// The age of the oldest backup in progress.
     pub fn backup_age(self) -> Option<Duration> {
         let begun = self.core.store.oldest_backup()?;
         Some(Duration::from_millis(self.core.wall_now().0.saturating_sub(begun.0)))

@@ -149,7 +149,7 @@ impl Security {
         &self.logins
     }
 
-    /// Who changed what, and who was refused.
+    /// The audit log.
     pub fn audit(&self) -> &AuditLog {
         self.core.audit()
     }

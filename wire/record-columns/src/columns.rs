@@ -35,7 +35,7 @@ pub struct RecordColumns {
     timestamps: Vec<i64>,
     keys: BinaryBuilder,
     values: BinaryBuilder,
-    /// Where the headers of each record end; 0 first.
+    /// The end of each record's headers; 0 first.
     header_ends: Vec<i32>,
     header_keys: StringBuilder,
     header_values: BinaryBuilder,
@@ -44,7 +44,7 @@ pub struct RecordColumns {
     escaped_header_keys: u64,
 }
 
-/// What indexes of `i32` must reach.
+/// Sizes that an `i32` index bounds.
 #[derive(Clone, Copy, Debug, Default)]
 struct ColumnSizes {
     keys: usize,
