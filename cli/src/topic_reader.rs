@@ -262,7 +262,7 @@ async fn wire_topic_of_user_moment(
         );
         return Ok(topic.to_owned());
     };
-    let pinned = with_known(ask, known_cut);
+    let pinned = ask.known_as_of(known_cut);
     eprintln!("the exact set of records of {pinned}; ask for that moment to see the same again");
     Ok(moment_topic(topic, &MomentSelector::At(Moment::Sys(known_cut))))
 }
@@ -272,7 +272,7 @@ async fn known_as_of(
     topic: &str,
     ask: &MomentSelector,
 ) -> anyhow::Result<Option<Cut>> {
-    match known_of(ask) {
+    match ask.known() {
         Some(cut) => Ok(Some(cut)),
         None => frontier(client, topic).await,
     }
@@ -287,33 +287,10 @@ pub(crate) async fn fix_user_moment(
 ) -> anyhow::Result<Option<MomentSelector>> {
     let Some(frontier) = frontier(client, topic).await? else { return Ok(None) };
     at.announce();
-    let pinned = with_known(&at.ask(), known_of(&at.ask()).unwrap_or(frontier));
+    let ask = at.ask();
+    let pinned = ask.known_as_of(ask.known().unwrap_or(frontier));
     eprintln!("the exact set of records of {pinned}; ask for that moment to see the same again");
     Ok(Some(pinned))
-}
-
-pub(crate) fn known_of(ask: &MomentSelector) -> Option<Cut> {
-    let known_cut = |moment: &Moment| match moment {
-        Moment::User { known: known_cut, .. } => *known_cut,
-        Moment::Sys(_) => None,
-    };
-    match ask {
-        MomentSelector::At(moment) => known_cut(moment),
-        // The two ends name two views: the later one has everything that the earlier one has.
-        MomentSelector::Window(first, second) => known_cut(first).max(known_cut(second)),
-    }
-}
-
-/// A user-time moment as it is known at a system time, unless it says one itself.
-pub(crate) fn with_known(ask: &MomentSelector, known_cut: Cut) -> MomentSelector {
-    let pin = |moment: Moment| match moment {
-        Moment::User { before, .. } => Moment::User { before, known: Some(known_cut) },
-        moment => moment,
-    };
-    match *ask {
-        MomentSelector::At(moment) => MomentSelector::At(pin(moment)),
-        MomentSelector::Window(first, second) => MomentSelector::Window(pin(first), pin(second)),
-    }
 }
 
 /// Now, with all that was acknowledged before; `None` if the server is not Freezeframe.
@@ -552,28 +529,5 @@ mod tests {
         );
         let message = message_of(&[1, 2, 3, 4, 5]).unwrap();
         assert!(message.ends_with("t/2 begins at 3, and 2 more begin late"), "{message}");
-    }
-
-    #[test]
-    fn a_moment_of_user_time_is_pinned_to_what_was_known() {
-        let pinned = |text: &str| {
-            let cut = "s9".parse().map(|moment| match moment {
-                Moment::Sys(cut) => cut,
-                Moment::User { .. } => unreachable!("it is of system time"),
-            });
-            with_known(&text.parse().unwrap(), cut.unwrap()).to_string()
-        };
-        assert_eq!(pinned("u5"), "u5@s9");
-        assert_eq!(pinned("u5..u6"), "u5@s9..u6@s9");
-    }
-
-    #[test]
-    fn of_two_views_of_a_window_the_later_is_read() {
-        let known_ms =
-            |text: &str| known_of(&text.parse().unwrap()).map(|cut| cut.bound().time().0);
-        assert_eq!(known_ms("u5"), None);
-        assert_eq!(known_ms("u5@s7"), Some(7));
-        assert_eq!(known_ms("u5@s7..u6@s9"), Some(9));
-        assert_eq!(known_ms("u5@s7..u6"), Some(7));
     }
 }

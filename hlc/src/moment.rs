@@ -87,6 +87,24 @@ pub enum MomentError {
     EmptyWindow(String),
 }
 
+impl Moment {
+    /// The system time as of which user times are known.
+    fn known(self) -> Option<Cut> {
+        match self {
+            Moment::Sys(_) => None,
+            Moment::User { known, .. } => known,
+        }
+    }
+
+    /// The same moment with its user time known as of `cut`.
+    fn known_as_of(self, cut: Cut) -> Moment {
+        match self {
+            Moment::Sys(_) => self,
+            Moment::User { before, .. } => Moment::User { before, known: Some(cut) },
+        }
+    }
+}
+
 impl FromStr for Moment {
     type Err = MomentError;
 
@@ -242,6 +260,26 @@ impl MomentSelector {
         };
         if empty { Err(MomentError::EmptyWindow(selector.to_string())) } else { Ok(selector) }
     }
+
+    /// The system time as of which user times are known: of a window, the later of its ends'.
+    pub fn known(&self) -> Option<Cut> {
+        match self {
+            MomentSelector::At(moment) => moment.known(),
+            // The two ends name two views: the later one has everything that the earlier one has.
+            MomentSelector::Window(first, second) => first.known().max(second.known()),
+        }
+    }
+
+    /// The same moment with its user times known as of `cut`.
+    #[must_use]
+    pub fn known_as_of(self, cut: Cut) -> MomentSelector {
+        match self {
+            MomentSelector::At(moment) => MomentSelector::At(moment.known_as_of(cut)),
+            MomentSelector::Window(first, second) => {
+                MomentSelector::Window(first.known_as_of(cut), second.known_as_of(cut))
+            }
+        }
+    }
 }
 
 impl fmt::Display for MomentSelector {
@@ -393,6 +431,39 @@ mod tests {
         );
         assert!(matches!("u2..u2".parse::<MomentSelector>(), Err(MomentError::EmptyWindow(_))));
         assert!(matches!("u3..u2".parse::<MomentSelector>(), Err(MomentError::EmptyWindow(_))));
+    }
+
+    #[test]
+    fn a_moment_of_user_time_is_pinned_to_what_was_known() {
+        let pinned = |text: &str| {
+            let selector: MomentSelector = text.parse().unwrap();
+            selector.known_as_of(Cut::before(SysTime(9))).to_string()
+        };
+        assert_eq!(pinned("u5"), "u5@s9");
+        assert_eq!(pinned("u5..u6"), "u5@s9..u6@s9");
+        // It replaces what the moment says itself.
+        assert_eq!(pinned("u5@s7"), "u5@s9");
+        assert_eq!(pinned("u5@s10..u6@s8"), "u5@s9..u6@s9");
+        for text in ["s5", "s5..s6"] {
+            assert_eq!(pinned(text), text);
+        }
+    }
+
+    #[test]
+    fn of_two_views_of_a_window_the_later_is_read() {
+        let known_ms = |text: &str| {
+            let selector: MomentSelector = text.parse().unwrap();
+            selector.known().map(|cut| cut.bound().time().0)
+        };
+        assert_eq!(known_ms("u5"), None);
+        assert_eq!(known_ms("u5@s7"), Some(7));
+        assert_eq!(known_ms("u5@s7..u6@s9"), Some(9));
+        assert_eq!(known_ms("u5@s9..u6@s7"), Some(9));
+        assert_eq!(known_ms("u5@s7..u6"), Some(7));
+        assert_eq!(known_ms("u5..u6@s7"), Some(7));
+        assert_eq!(known_ms("u5..u6"), None);
+        assert_eq!(known_ms("s5"), None);
+        assert_eq!(known_ms("s5..s6"), None);
     }
 
     #[test]

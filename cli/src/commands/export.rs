@@ -25,7 +25,7 @@ use crate::moments::{MomentArg, TypedPath, describe_ask};
 use crate::output::{StandardOutput, UsageError, counted, note, progress_bar};
 use crate::rate_limit::{RateLimiter, parse_rate};
 use crate::table::OutputTable;
-use crate::topic_reader::{TopicSource, known_of, present, with_known};
+use crate::topic_reader::{TopicSource, present};
 
 /// The longest wait for a moment that is not past yet.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -179,7 +179,7 @@ fn fixed(path: TypedPath, now: Option<Cut>) -> anyhow::Result<TypedPath> {
         None => MomentSelector::At(Moment::Sys(now)),
         Some(at) => {
             let ask = at.ask();
-            if known_of(&ask).is_some() { ask } else { with_known(&ask, now) }
+            ask.known_as_of(ask.known().unwrap_or(now))
         }
     };
     let at = MomentArg::parse(&ask.to_string()).context("spell the moment")?;

@@ -144,18 +144,8 @@ fn selector(
 /// A moment of user time as it is known now, if it does not say as of when. Pages have it in their
 /// cursor.
 fn as_known_now(context: &HistoryContext, selector: MomentSelector) -> MomentSelector {
-    let now = Cut::through(context.engine.frontier());
-    let as_known = |moment| match moment {
-        Moment::User { before, known } => Moment::User { before, known: known.or(Some(now)) },
-        sys @ Moment::Sys(_) => sys,
-    };
-    match selector {
-        MomentSelector::At(moment) => MomentSelector::At(as_known(moment)),
-        // A window is known as of the later of the moments that its ends name.
-        MomentSelector::Window(Moment::User { known: Some(_), .. }, _)
-        | MomentSelector::Window(_, Moment::User { known: Some(_), .. }) => selector,
-        MomentSelector::Window(first, second) => MomentSelector::Window(first, as_known(second)),
-    }
+    let now = || Cut::through(context.engine.frontier());
+    selector.known_as_of(selector.known().unwrap_or_else(now))
 }
 
 /// Encodes the records of a page.

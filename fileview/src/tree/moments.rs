@@ -59,28 +59,14 @@ impl ViewTree {
             MomentSelector::At(Moment::Sys(cut)) | MomentSelector::Window(_, Moment::Sys(cut)) => {
                 Some(cut)
             }
-            MomentSelector::At(Moment::User { known, .. }) => known,
-            // A window has one known-as-of moment: the later of those that its ends name.
-            MomentSelector::Window(
-                Moment::User { known: first, .. },
-                Moment::User { known, .. },
-            ) => first.max(known),
-            MomentSelector::Window(Moment::Sys(_), Moment::User { known, .. }) => known,
+            MomentSelector::At(Moment::User { .. })
+            | MomentSelector::Window(_, Moment::User { .. }) => selector.known(),
         };
         let cut = cut.unwrap_or_else(|| {
             self.user_time_cuts.get_or_insert(selector, || Cut::through(self.engine.frontier()))
         });
         let (cut, _) =
             self.engine.wait_until_closed(cut, WaitPolicy::Wait(self.options.patience)).await?;
-        let settled = |moment| match moment {
-            Moment::User { before, .. } => Moment::User { before, known: Some(cut) },
-            sys @ Moment::Sys(_) => sys,
-        };
-        Ok(match selector {
-            MomentSelector::At(moment) => MomentSelector::At(settled(moment)),
-            MomentSelector::Window(first, second) => {
-                MomentSelector::Window(settled(first), settled(second))
-            }
-        })
+        Ok(selector.known_as_of(cut))
     }
 }
