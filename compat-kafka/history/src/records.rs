@@ -247,10 +247,10 @@ impl<'a> PageEncoder<'a> {
         match self.body {
             PageBody::Lines(lines) => Ok(lines.finish(at, next)),
             PageBody::Columns(mut columns) => {
-                let stream = ArrowStreamWriter::new(Vec::new(), columns.schema());
+                let stream = ArrowStreamWriter::try_new(Vec::new(), columns.schema());
                 let stream = stream.and_then(|mut stream| {
                     stream.write(&columns.finish())?;
-                    stream.finish()
+                    stream.into_inner()
                 });
                 stream.map_err(|error| {
                     let message = format!("not written as Arrow: {error}");

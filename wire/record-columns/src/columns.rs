@@ -291,9 +291,9 @@ mod tests {
     #[test]
     fn the_metadata_of_the_schema_is_in_the_stream() {
         let schema = record_schema(HashMap::from([("topic".to_owned(), "orders".to_owned())]));
-        let mut stream = ArrowStreamWriter::new(Vec::new(), &schema).unwrap();
+        let mut stream = ArrowStreamWriter::try_new(Vec::new(), &schema).unwrap();
         stream.write(&RecordColumns::new(schema.clone()).finish()).unwrap();
-        let bytes = stream.finish().unwrap();
+        let bytes = stream.into_inner().unwrap();
         let reader = arrow_ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
         assert_eq!(reader.schema(), schema);
     }
@@ -325,8 +325,8 @@ mod tests {
             batches in vec(vec((any::<i32>(), any_record()), 0..20), 0..4),
         ) {
             let mut columns = columns();
-            let mut stream = ArrowStreamWriter::new(Vec::new(), columns.schema()).unwrap();
-            let mut file = ArrowFileWriter::new(Vec::new(), columns.schema()).unwrap();
+            let mut stream = ArrowStreamWriter::try_new(Vec::new(), columns.schema()).unwrap();
+            let mut file = ArrowFileWriter::try_new(Vec::new(), columns.schema()).unwrap();
             for batch in &batches {
                 for (partition, record) in batch {
                     columns.push(*partition, record).unwrap();
@@ -335,7 +335,7 @@ mod tests {
                 stream.write(&batch).unwrap();
                 file.write(&batch).unwrap();
             }
-            let (stream, file) = (stream.finish().unwrap(), file.finish().unwrap());
+            let (stream, file) = (stream.into_inner().unwrap(), file.into_inner().unwrap());
             let stream = arrow_ipc::reader::StreamReader::try_new(&stream[..], None).unwrap();
             let file = std::io::Cursor::new(file);
             let file = arrow_ipc::reader::FileReader::try_new(file, None).unwrap();

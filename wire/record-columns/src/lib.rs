@@ -22,14 +22,16 @@
 //! | collect records into a batch of rows | [`RecordColumns`] |
 //! | write a stream, for pipes and responses | [`ArrowStreamWriter`] |
 //! | write a file with an index of its batches at its end | [`ArrowFileWriter`] |
+//!
+//! A reader takes a stream without the mark at its end as complete if it ends between two batches:
+//! check the number of rows in another way. No reader opens a file without its index.
 
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod columns;
-mod ipc;
 mod schema;
 
+pub use arrow_ipc::writer::{FileWriter as ArrowFileWriter, StreamWriter as ArrowStreamWriter};
 pub use columns::{ColumnsFull, RecordColumns};
-pub use ipc::{ArrowFileWriter, ArrowStreamWriter};
 pub use schema::record_schema;

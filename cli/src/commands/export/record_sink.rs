@@ -74,7 +74,7 @@ impl<W: Write + Send> RecordSink<W> {
                 RecordEncoder::Parquet(Box::new(writer))
             }
             ExportFormat::Arrow => {
-                RecordEncoder::Arrow(Box::new(ArrowFileWriter::new(buffered(writer), &schema)?))
+                RecordEncoder::Arrow(Box::new(ArrowFileWriter::try_new(buffered(writer), &schema)?))
             }
         };
         Ok(RecordSink { encoder, columns: RecordColumns::new(schema), records: 0, failure: None })
@@ -152,7 +152,7 @@ impl<W: Write + Send> RecordSink<W> {
             |writer: BufWriter<W>| writer.into_inner().map_err(io::IntoInnerError::into_error);
         let writer = match self.encoder {
             RecordEncoder::Jsonl(writer) => unbuffered(writer)?,
-            RecordEncoder::Arrow(writer) => unbuffered(writer.finish()?)?,
+            RecordEncoder::Arrow(writer) => unbuffered(writer.into_inner()?)?,
             RecordEncoder::Parquet(mut writer) => {
                 writer.flush()?;
                 let groups = writer.flushed_row_groups().iter();
