@@ -3,7 +3,6 @@
 mod record_sink;
 mod whole_file;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use fileview::{RecordLayout, ViewFormat};
 use hlc::{Cut, Moment, MomentSelector};
 use indicatif::{HumanBytes, ProgressBar};
 use kafka_records::KafkaRecord;
+use record_columns::record_schema;
 
 use self::record_sink::{ExportFormat, RecordSink};
 use self::whole_file::WholeFile;
@@ -243,17 +243,18 @@ async fn export(
     limiter: &mut RateLimiter,
 ) -> anyhow::Result<ExportedTopic> {
     let topic = open(client, path, args).await?;
-    let metadata = metadata(path);
+    let moment = path.at.as_ref().map(|at| at.ask().to_string());
+    let schema = record_schema(&path.topic, moment.as_deref());
     if let Destination::StandardOutput = destination {
         let output: Box<dyn Write + Send> = Box::new(io::stdout());
-        let sink = RecordSink::new(args.format, output, metadata)?;
+        let sink = RecordSink::new(args.format, output, schema)?;
         let (exported, mut output) = write(client, topic, sink, limiter).await?;
         output.flush()?;
         return Ok(exported);
     }
     let file_path = destination.path(path);
     let (whole, file) = WholeFile::create(&file_path)?;
-    let sink = RecordSink::new(args.format, file, metadata)?;
+    let sink = RecordSink::new(args.format, file, schema)?;
     let written = write(client, topic, sink, limiter).await;
     let (exported, file): (ExportedTopic, File) =
         written.with_context(|| format!("write {}", file_path.display()))?;
@@ -303,13 +304,6 @@ async fn check_cut(
         );
     }
     Ok(())
-}
-
-/// The facts that a file with a schema says of itself.
-fn metadata(path: &TypedPath) -> HashMap<String, String> {
-    let moment = path.at.as_ref().map(|at| ("freezeframe.moment".to_owned(), at.ask().to_string()));
-    let topic = ("freezeframe.topic".to_owned(), path.topic.clone());
-    moment.into_iter().chain([topic]).collect()
 }
 
 async fn write<W: Write + Send>(

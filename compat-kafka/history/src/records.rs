@@ -1,7 +1,5 @@
 //! The records of a topic as of a moment, a page at a time, in the format that a reader asks for.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use engine::security::{Operation, Resource};
 use fileview::tree::{RecordsCursor, RecordsQuery, TreeError, ViewTree};
@@ -180,10 +178,7 @@ impl<'a> PageEncoder<'a> {
                 PageBody::Lines(PageLines { topic, renderer: None, text: Vec::new(), is_document })
             }
             RecordsFormat::Arrow => {
-                let metadata = [("freezeframe.topic", topic), ("freezeframe.moment", at)];
-                let metadata = metadata.map(|(name, value)| (name.to_owned(), value.to_owned()));
-                let schema = record_schema(HashMap::from(metadata));
-                PageBody::Columns(Box::new(RecordColumns::new(schema)))
+                PageBody::Columns(Box::new(RecordColumns::new(record_schema(topic, Some(at)))))
             }
         };
         PageEncoder { topic, body, too_large: None }

@@ -1,6 +1,5 @@
 //! The cost of 10^6 records of 100 bytes: as columns, and as a stream of them.
 
-use std::collections::HashMap;
 use std::hint::black_box;
 use std::io;
 
@@ -26,7 +25,7 @@ fn benches(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(RECORDS as u64)).sample_size(10);
     group.bench_function("stream", |bench| {
         bench.iter(|| {
-            let mut columns = RecordColumns::new(record_schema(HashMap::new()));
+            let mut columns = RecordColumns::new(record_schema("orders", None));
             let mut stream = ArrowStreamWriter::try_new(io::sink(), columns.schema()).expect("a sink");
             for chunk in records.chunks(ROWS) {
                 for record in chunk {

@@ -183,8 +183,6 @@ fn header_key(key: &[u8]) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use arrow_array::Array;
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Int32Type, Int64Type, TimestampMillisecondType};
@@ -197,7 +195,7 @@ mod tests {
     use crate::{ArrowFileWriter, ArrowStreamWriter, record_schema};
 
     fn columns() -> RecordColumns {
-        RecordColumns::new(record_schema(HashMap::new()))
+        RecordColumns::new(record_schema("orders", None))
     }
 
     fn record(headers: &[(&[u8], Option<&[u8]>)]) -> KafkaRecord {
@@ -290,12 +288,16 @@ mod tests {
 
     #[test]
     fn the_metadata_of_the_schema_is_in_the_stream() {
-        let schema = record_schema(HashMap::from([("topic".to_owned(), "orders".to_owned())]));
+        let schema = record_schema("orders", Some("s5"));
         let mut stream = ArrowStreamWriter::try_new(Vec::new(), &schema).unwrap();
         stream.write(&RecordColumns::new(schema.clone()).finish()).unwrap();
         let bytes = stream.into_inner().unwrap();
         let reader = arrow_ipc::reader::StreamReader::try_new(&bytes[..], None).unwrap();
         assert_eq!(reader.schema(), schema);
+        let metadata = |name: &str| schema.metadata()[name].as_str();
+        assert_eq!(metadata("freezeframe.topic"), "orders");
+        assert_eq!(metadata("freezeframe.moment"), "s5");
+        assert_eq!(record_schema("orders", None).metadata().len(), 1);
     }
 
     prop_compose! {

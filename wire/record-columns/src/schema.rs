@@ -1,12 +1,15 @@
 //! The columns and their types.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
-/// The schema of records. `metadata` goes with it into a stream or file: the topic, the moment.
-pub fn record_schema(metadata: HashMap<String, String>) -> SchemaRef {
+/// The schema of records of a topic. The topic and the moment, if there is one, go with it into a
+/// stream or file, as metadata.
+pub fn record_schema(topic: &str, moment: Option<&str>) -> SchemaRef {
+    let topic = ("freezeframe.topic".to_owned(), topic.to_owned());
+    let moment = moment.map(|moment| ("freezeframe.moment".to_owned(), moment.to_owned()));
+    let metadata = moment.into_iter().chain([topic]).collect();
     let timestamp = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
     let columns = vec![
         Field::new("partition", DataType::Int32, false),

@@ -1,6 +1,5 @@
 //! The three formats of an export.
 
-use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, ensure};
@@ -10,7 +9,7 @@ use kafka_records::KafkaRecord;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
-use record_columns::{ArrowFileWriter, ColumnsFull, RecordColumns, record_schema};
+use record_columns::{ArrowFileWriter, ColumnsFull, RecordColumns};
 
 use crate::topic_reader::PartitionCursor;
 
@@ -57,13 +56,12 @@ enum RecordEncoder<W: Write + Send> {
 }
 
 impl<W: Write + Send> RecordSink<W> {
-    /// Begins an output. `metadata` says in files with a schema what they hold.
+    /// Begins an output. Files with a schema have `schema`, which says what they hold.
     pub(super) fn new(
         format: ExportFormat,
         writer: W,
-        metadata: HashMap<String, String>,
+        schema: SchemaRef,
     ) -> anyhow::Result<RecordSink<W>> {
-        let schema: SchemaRef = record_schema(metadata);
         let buffered = |writer| BufWriter::with_capacity(BUFFER_BYTES, writer);
         let encoder = match format {
             ExportFormat::Jsonl => RecordEncoder::Jsonl(buffered(writer)),
@@ -177,15 +175,16 @@ mod tests {
     use bytes::Bytes;
     use fileview::{RecordLayout, RecordRenderer, RecordSelection, ViewFormat};
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+    use record_columns::record_schema;
 
     use super::*;
 
     #[test]
     fn parquets_own_reader_reads_the_rows_and_what_they_are() {
         let path = std::env::temp_dir().join(format!("record-sink-{}", std::process::id()));
-        let metadata = HashMap::from([("freezeframe.topic".to_owned(), "orders".to_owned())]);
+        let schema = record_schema("orders", Some("s5"));
         let file = File::create(&path).unwrap();
-        let mut sink = RecordSink::new(ExportFormat::Parquet, file, metadata.clone()).unwrap();
+        let mut sink = RecordSink::new(ExportFormat::Parquet, file, schema.clone()).unwrap();
         let layout = RecordLayout::View(ViewFormat::Jsonl);
         let renderer = RecordRenderer::new("orders", 3, layout, RecordSelection::all()).unwrap();
         let position = PartitionCursor { partition: 3, next: 0, end: 0, renderer };
@@ -204,7 +203,7 @@ mod tests {
         assert_eq!(sink.escaped_header_keys(), count as u64);
         assert_eq!(sink.finish().unwrap().0, count as u64);
         let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
-        assert_eq!(*reader.schema(), record_schema(metadata));
+        assert_eq!(*reader.schema(), schema);
         let batches: Vec<_> = reader.build().unwrap().map(Result::unwrap).collect();
         let offsets =
             batches.iter().flat_map(|batch| batch.column(1).as_primitive::<Int64Type>().values());
