@@ -14,7 +14,6 @@ use client::history::PendingMomentPolicy;
 use fileview::{RecordLayout, ViewFormat};
 use hlc::{Cut, Moment, MomentSelector};
 use indicatif::{HumanBytes, ProgressBar};
-use kafka_records::KafkaRecord;
 use record_columns::record_schema;
 
 use self::record_sink::{ExportFormat, RecordSink};
@@ -322,7 +321,7 @@ async fn write<W: Write + Send>(
         let mut bytes = 0;
         selected += reader
             .visit(client, &mut |position, record, stamp| {
-                bytes += content_bytes(record);
+                bytes += record.content_bytes() as u64;
                 sink.push(position, record, stamp);
             })
             .await?;
@@ -341,10 +340,4 @@ async fn write<W: Write + Send>(
         offsets.checked_sub(records).context("more records than offsets were read")?;
     let exported = ExportedTopic { partitions: bounds.len(), records, empty_offsets, bytes: 0 };
     Ok((exported, writer))
-}
-
-/// The bytes of a record's key and value.
-fn content_bytes(record: &KafkaRecord) -> u64 {
-    let contents = [&record.key, &record.value].into_iter().flatten();
-    contents.map(|bytes| bytes.len() as u64).sum()
 }

@@ -194,7 +194,7 @@ impl<'a> PageEncoder<'a> {
     ) -> Option<usize> {
         let bytes = match &mut self.body {
             PageBody::Lines(lines) => {
-                let most = LINE_BYTES + self.topic.len() + ESCAPED_BYTES * content_bytes(record);
+                let most = LINE_BYTES + self.topic.len() + ESCAPED_BYTES * record_bytes(record);
                 // Only a record that may be too long is rendered twice.
                 if most > left.min(RECORD_BYTES_MAX) {
                     lines.renderer(partition).rendered_length(record, Some(stamp)) as usize
@@ -202,7 +202,7 @@ impl<'a> PageEncoder<'a> {
                     most
                 }
             }
-            PageBody::Columns(_) => COLUMN_ROW_BYTES + content_bytes(record),
+            PageBody::Columns(_) => COLUMN_ROW_BYTES + record_bytes(record),
         };
         if bytes > left {
             return None;
@@ -257,11 +257,11 @@ impl<'a> PageEncoder<'a> {
 }
 
 /// The bytes of a record's parts, with something for each header.
-fn content_bytes(record: &KafkaRecord) -> usize {
-    let length = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
-    let headers = record.headers.iter();
-    let headers = headers.map(|(key, value)| HEADER_BYTES + key.len() + length(value));
-    length(&record.key) + length(&record.value) + headers.sum::<usize>()
+fn record_bytes(record: &KafkaRecord) -> usize {
+    let header = |(key, value): &(Bytes, Option<Bytes>)| {
+        HEADER_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len)
+    };
+    record.content_bytes() + record.headers.iter().map(header).sum::<usize>()
 }
 
 impl PageLines<'_> {

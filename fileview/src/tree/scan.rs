@@ -310,8 +310,7 @@ pub(crate) fn for_each_record(
     let chosen = user.map(|user| user.offsets(&batch.piece)).transpose()?;
     for record in all {
         let record = record.map_err(damaged)?;
-        let length = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
-        bytes += length(&record.key) + length(&record.value);
+        bytes += record.content_bytes();
         let offset = Offset(record.offset as u64);
         let is_chosen = chosen.as_ref().is_none_or(|chosen| chosen.binary_search(&offset).is_ok());
         if offsets.contains(&offset) && is_chosen {

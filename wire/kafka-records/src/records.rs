@@ -29,6 +29,13 @@ pub struct KafkaRecord {
     pub headers: Vec<(Bytes, Option<Bytes>)>,
 }
 
+impl KafkaRecord {
+    /// The bytes of its key and its value.
+    pub fn content_bytes(&self) -> usize {
+        [&self.key, &self.value].into_iter().flatten().map(Bytes::len).sum()
+    }
+}
+
 /// Length, attributes, two deltas, two null lengths and a header count, of a byte each.
 const RECORD_BYTES_MIN: usize = 7;
 /// A length and a null length.
