@@ -70,7 +70,7 @@ pub(crate) use names::has_fixed_moment;
 pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, check_path, encode};
 pub use node::{TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat};
 pub use open::OpenNode;
-pub use record_pages::{RecordsCursor, RecordsPage, RecordsQuery, TakeRecord};
+pub use record_pages::{RecordsCursor, RecordsQuery, TakeRecord};
 pub use znodes::ZnodeNode;
 
 use keys::KeyTableCache;

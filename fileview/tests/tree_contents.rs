@@ -249,8 +249,11 @@ impl TreeWorld {
     async fn record_pages(
         &mut self,
         partition: u32,
-        at: Option<MomentSelector>,
+        asked: Option<MomentSelector>,
     ) -> Result<Vec<u8>, TreeError> {
+        let now = || MomentSelector::At(Moment::Sys(Cut::through(self.fixture.engine.frontier())));
+        let at = self.fixture.tree.wait_until_closed(asked.unwrap_or_else(now)).await?;
+        assert!(asked.is_none_or(|asked| asked == at), "{asked:?}, {at}");
         let (records_max, bytes_max) =
             (1 + self.random(5) as usize, 1 + self.random(2000) as usize);
         let all = RecordSelection::all();
@@ -271,14 +274,12 @@ impl TreeWorld {
                 records += 1;
                 Some(length)
             };
-            let page = self.fixture.tree.records_page(&query, &mut take).await?;
+            let next = self.fixture.tree.records_page(&query, &mut take).await?;
             assert!(records <= records_max, "{records} records on a page of {records_max}");
             let bytes = text.len() - begin;
             assert!(records <= 1 || bytes <= bytes_max, "{bytes} on a page of {bytes_max} bytes");
-            // A moment that was asked for is that of the page; the present is that of all pages.
-            assert!(at.is_none_or(|at| at == page.at), "{at:?}, {:?}", page.at);
-            let Some(next) = page.next else { return Ok(text) };
-            assert_eq!(next.moment(), page.at);
+            let Some(next) = next else { return Ok(text) };
+            assert_eq!(next.moment(), at);
             after = Some(next.to_string().parse().unwrap());
         }
     }

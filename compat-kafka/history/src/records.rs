@@ -81,7 +81,7 @@ pub(crate) async fn records(
     let query = RecordsQuery {
         topic,
         partition,
-        at: Some(at),
+        at,
         after,
         records_max: request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
         bytes_max: PAGE_BYTES,
@@ -89,11 +89,11 @@ pub(crate) async fn records(
     let moment = at.to_string();
     let mut page = PageEncoder::new(request.format, topic, &moment);
     let mut push = |partition, record: &_, stamp, left| page.push(partition, record, stamp, left);
-    let read = tree.records_page(&query, &mut push).await.map_err(|error| match error {
+    let next = tree.records_page(&query, &mut push).await.map_err(|error| match error {
         TreeError::NotFound(what) => HistoryApiError::new(HistoryErrorCode::UnknownTopic, what),
         error => error.into(),
     })?;
-    let next = read.next.map(|next| next.to_string());
+    let next = next.map(|next| next.to_string());
     let body = page.finish(&moment, next.as_deref())?;
     Ok(RecordsAnswer { format: request.format, at: moment, next, body })
 }

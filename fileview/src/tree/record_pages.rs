@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use engine::blocking::block_in_place;
 use engine::{Offset, Partition, Topic};
-use hlc::{Cut, Hlc, Moment, MomentSelector};
+use hlc::{Hlc, Moment, MomentSelector};
 use kafka_records::KafkaRecord;
 
 use super::scan::{LogGeneration, VisibleRange, for_each_record, read_step};
@@ -84,23 +84,14 @@ pub struct RecordsQuery<'a> {
     pub topic: &'a str,
     /// The only partition; `None` for all.
     pub partition: Option<u32>,
-    /// The moment, or the window; `None` for now. A cursor has its own.
-    pub at: Option<MomentSelector>,
-    /// The cursor of the page before.
+    /// The moment or the window, as [`ViewTree::wait_until_closed`] returns it.
+    pub at: MomentSelector,
+    /// The cursor of the page before, which is of that moment.
     pub after: Option<RecordsCursor>,
     /// The most records of the page.
     pub records_max: usize,
     /// The most bytes of the page, unless it is of one record.
     pub bytes_max: usize,
-}
-
-/// A page of records.
-#[derive(Clone, Debug)]
-pub struct RecordsPage {
-    /// The moment of the page, which is final.
-    pub at: MomentSelector,
-    /// The cursor of the next page; `None` at the end.
-    pub next: Option<RecordsCursor>,
 }
 
 /// Takes a record of a partition, with the stamp of its batch, and returns the bytes that it takes.
@@ -110,9 +101,8 @@ pub type TakeRecord<'a> =
 
 impl ViewTree {
     /// A page of the records of a topic as of a moment, in the order of partitions and offsets.
-    ///
-    /// Without a moment it is as of now, and so are the pages after it. A page may be empty though
-    /// others follow.
+    /// Returns the cursor of the next page; `None` at the end. A page may be empty though others
+    /// follow.
     ///
     /// # Errors
     /// [`TreeError`]; [`TreeError::Gone`] if retention or compaction has changed since the first
@@ -121,16 +111,13 @@ impl ViewTree {
         &self,
         query: &RecordsQuery<'_>,
         take: TakeRecord<'_>,
-    ) -> Result<RecordsPage, TreeError> {
+    ) -> Result<Option<RecordsCursor>, TreeError> {
         let name = query.topic;
         check_topic(name).map_err(|_| TreeError::NotFound(format!("there was no topic {name}")))?;
         self.check(GuardedPlace::Records(name))?;
-        let at = query.after.map(|after| after.at).or(query.at);
-        let now = || MomentSelector::At(Moment::Sys(Cut::through(self.engine.frontier())));
-        let at = self.wait_until_closed(at.unwrap_or_else(now)).await?;
-        let topic = self.topic(name, Some(at)).await?;
+        let topic = self.topic(name, Some(query.at)).await?;
         let topic_then = self.topic_at_moment(&topic).await?;
-        let shown = ShownPartitions::new(&topic_then, at, query.partition)?;
+        let shown = ShownPartitions::new(&topic_then, query.at, query.partition)?;
         let from = query.after.unwrap_or_else(|| shown.first_cursor());
         let mut page = RecordsPageBuilder { query, take, records: 0, bytes: 0, read: 0 };
         let mut next = None;
@@ -152,9 +139,7 @@ impl ViewTree {
                 format!("records of {name} are not kept any more that the first page knew of");
             return Err(TreeError::Gone(message));
         }
-        let next =
-            next.map(|next| RecordsCursor { unread_starts: shown.unread_starts(&next), ..next });
-        Ok(RecordsPage { at, next })
+        Ok(next.map(|next| RecordsCursor { unread_starts: shown.unread_starts(&next), ..next }))
     }
 }
 
