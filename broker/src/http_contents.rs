@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
 use history_api::{
-    HistoryApiError, OpenTreeContents, RecordsAnswer, TreeContents, TreeFileRequest,
+    HistoryApiError, OpenTreeContents, RecordsAnswer, TreeContents,
 };
 use history_documents::{HistoryErrorCode, RecordsFormat, RecordsRequest, TreeQuery};
 use serde::de::DeserializeOwned;
@@ -126,12 +126,10 @@ async fn tree_contents(
         // A name in the tree need not be UTF-8.
         let path = uri.path().strip_prefix(TREE).unwrap_or_default();
         let path = percent_decode(path.as_bytes()).map_err(bad_request)?;
-        let TreeQuery { at, after, limit, stat } =
-            parse_query(query.as_deref(), &["limit", "stat"])?;
+        let query: TreeQuery = parse_query(query.as_deref(), &["limit", "stat"])?;
         let server = started(&status)?;
         let access = who.history_access(server.engine.security());
-        let request = TreeFileRequest { path, at, after, limit, stat };
-        server.kafka.history().tree_contents(request, &access).await
+        server.kafka.history().tree_contents(&path, query, &access).await
     };
     match contents.await {
         Ok(TreeContents::Directory(document)) => respond(Ok(document)),

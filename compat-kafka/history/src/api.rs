@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
-use history_documents::{HistoryRequest, RecordsRequest};
+use history_documents::{HistoryRequest, RecordsRequest, TreeQuery};
 use serde::Serialize;
 
 use crate::access::HistoryAccess;
@@ -14,9 +14,9 @@ use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::groups::GroupTurns;
 use crate::health::ServerHealth;
-use crate::records::{RecordsAnswer, RecordsPlace};
+use crate::records::RecordsAnswer;
 use crate::tree::TreeOperations;
-use crate::tree_files::{TreeContents, TreeFileRequest};
+use crate::tree_files::TreeContents;
 use crate::turns::HistoryTurns;
 use crate::{
     budgets, cuts, diffs, groups, health, moment, pins, plugins, records, security, seeks, topics,
@@ -119,22 +119,21 @@ impl HistoryApi {
         access: &HistoryAccess,
     ) -> Result<RecordsAnswer, HistoryApiError> {
         let tree = self.tree.shown_to(access);
-        let place = RecordsPlace { topic, partition };
-        records::records(&self.context, access, &tree, &self.turns, place, request).await
+        records::records(&self.context, access, &tree, &self.turns, topic, partition, request).await
     }
 
-    /// Opens a file of the tree, or lists a directory, as far as `access` shows it.
+    /// Opens a file of the tree, or lists a directory, as far as `access` shows it. The path is
+    /// names with slashes between them, from the root.
     ///
     /// # Errors
     /// As [`HistoryApi::answer`].
     pub async fn tree_contents(
         &self,
-        request: TreeFileRequest,
+        path: &[u8],
+        query: TreeQuery,
         access: &HistoryAccess,
     ) -> Result<TreeContents, HistoryApiError> {
-        let at = request.at.as_deref();
-        let at = at.map(|at| moment::parse_selector(&self.context, access, at)).transpose()?;
-        tree_files::contents(&self.tree, &self.turns, access, at, request).await
+        tree_files::contents(&self.context, &self.tree, &self.turns, access, path, query).await
     }
 }
 

@@ -39,4 +39,4 @@ pub use context::{HistoryContext, HistoryGroups, MomentTopics, MomentViewFuture}
 pub use error::HistoryApiError;
 pub use health::ServerHealth;
 pub use records::RecordsAnswer;
-pub use tree_files::{OpenTreeContents, TreeContents, TreeFileRequest};
+pub use tree_files::{OpenTreeContents, TreeContents};

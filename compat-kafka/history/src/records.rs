@@ -46,20 +46,14 @@ pub struct RecordsAnswer {
     pub body: Vec<u8>,
 }
 
-/// The topic of a request, and the partition if it is about one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordsPlace<'a> {
-    pub(crate) topic: &'a str,
-    pub(crate) partition: Option<u32>,
-}
-
 /// Reads a page of the records of a topic, or of one of its partitions.
 pub(crate) async fn records(
     context: &HistoryContext,
     access: &HistoryAccess,
     tree: &ViewTree,
     turns: &HistoryTurns,
-    RecordsPlace { topic, partition }: RecordsPlace<'_>,
+    topic: &str,
+    partition: Option<u32>,
     request: RecordsRequest,
 ) -> Result<RecordsAnswer, HistoryApiError> {
     access.require(Operation::Read, Resource::topic(topic))?;

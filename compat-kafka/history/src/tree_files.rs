@@ -3,31 +3,17 @@
 use admission::Holder;
 use bytes::Bytes;
 use fileview::tree::{OpenNode, TreeError, ViewNode, ViewTree, check_path};
-use history_documents::{TreeName, TreeRequest};
-use hlc::MomentSelector;
+use history_documents::{TreeName, TreeQuery, TreeRequest};
 
 use crate::access::HistoryAccess;
+use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
+use crate::moment::parse_selector;
 use crate::tree::TreeOperations;
 use crate::turns::HistoryTurns;
 
 /// The most bytes that one read returns.
 const READ_BYTES_MAX: usize = 1 << 20;
-
-/// The path that a reader asks for.
-#[derive(Clone, Debug)]
-pub struct TreeFileRequest {
-    /// Names with slashes between them, from the root.
-    pub path: Vec<u8>,
-    /// The moment or window, in any spelling; `None` for now, or for the one in the path.
-    pub at: Option<String>,
-    /// The cookie of the last name that a reader has of a directory.
-    pub after: Option<String>,
-    /// The most names of a directory.
-    pub limit: Option<usize>,
-    /// True if the names of a directory come with their attributes.
-    pub stat: bool,
-}
 
 /// The directory or the file at a path.
 #[derive(Debug)]
@@ -74,19 +60,21 @@ impl OpenTreeContents {
     }
 }
 
-/// Resolves the path of a request as of `at`, and opens the file there, or lists the directory.
+/// Resolves a path as of the moment of a query, and opens the file there, or lists the directory.
 pub(crate) async fn contents(
+    context: &HistoryContext,
     operations: &TreeOperations,
     turns: &HistoryTurns,
     access: &HistoryAccess,
-    at: Option<MomentSelector>,
-    request: TreeFileRequest,
+    path: &[u8],
+    query: TreeQuery,
 ) -> Result<TreeContents, HistoryApiError> {
-    let TreeFileRequest { path, after, limit, stat, .. } = request;
+    let TreeQuery { at, after, limit, stat } = query;
+    let at = at.map(|at| parse_selector(context, access, &at)).transpose()?;
     // No `..` leaves the moment.
-    check_path(&path)?;
+    check_path(path)?;
     let mut absolute = at.map_or_else(Vec::new, |at| format!(".at/{at}/").into_bytes());
-    absolute.extend_from_slice(&path);
+    absolute.extend_from_slice(path);
     // A link to the moment of a pin is followed.
     absolute.push(b'/');
     let tree = operations.shown_to(access);
