@@ -48,7 +48,7 @@ async fn post_document(
         return refuse_with(HistoryErrorCode::UnsupportedMediaType, message);
     }
     match serde_json::from_slice(&body) {
-        Ok(document) => answer(&status, &who, document).await,
+        Ok(document) => respond(answer(&status, &who, document).await),
         Err(error) => refuse_with(HistoryErrorCode::BadRequest, format!("not JSON: {error}")),
     }
 }
@@ -76,24 +76,20 @@ async fn get_operation(
         return refuse_with(HistoryErrorCode::UnknownOp, message);
     }
     match query_document(&op, query.as_deref().unwrap_or_default()) {
-        Ok(document) => answer(&status, &who, document).await,
+        Ok(document) => respond(answer(&status, &who, document).await),
         Err(message) => refuse_with(HistoryErrorCode::BadRequest, message),
     }
 }
 
-async fn answer(status: &ServerStatus, requester: &HttpRequester, document: Value) -> Response {
-    let Some(server) = status.parts() else {
-        let message = "the data directory is being opened";
-        return refuse_with(HistoryErrorCode::Starting, message);
-    };
-    let request = HistoryRequest::from_document(document).map_err(HistoryApiError::from);
-    respond(match request {
-        Ok(request) => {
-            let access = requester.history_access(server.engine.security());
-            server.kafka.history().answer(request, &access).await
-        }
-        Err(refusal) => Err(refusal),
-    })
+async fn answer(
+    status: &ServerStatus,
+    requester: &HttpRequester,
+    document: Value,
+) -> Result<String, HistoryApiError> {
+    let server = status.started()?;
+    let request = HistoryRequest::from_document(document)?;
+    let access = requester.history_access(server.engine.security());
+    server.kafka.history().answer(request, &access).await
 }
 
 /// Builds the document from a query. Its fields are strings, except for numbers and for

@@ -129,9 +129,9 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
         request.extensions_mut().insert(HttpRequester(Arc::new(anonymous)));
         return answer(&guard, &Holder::address(address), request, next).await;
     }
-    let Some(server) = guard.http.status.parts() else {
-        let message = "the data directory is being opened";
-        return refuse(&HistoryApiError::new(HistoryErrorCode::Starting, message));
+    let server = match guard.http.status.started() {
+        Ok(server) => server,
+        Err(refusal) => return refuse(&refusal),
     };
     let security = server.engine.security();
     let certified = request.extensions().get::<CertifiedUser>();

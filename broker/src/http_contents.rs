@@ -27,7 +27,7 @@ use serde_json::Value;
 use crate::api::{percent_decode, query_fields};
 use crate::http_access::{HttpRequester, HttpRoute, RouteAccess};
 use crate::http_response::{refuse, refuse_with, respond};
-use crate::status::{ServerParts, ServerStatus};
+use crate::status::ServerStatus;
 
 /// The exact moment of a page of records.
 const AT: HeaderName = HeaderName::from_static("freezeframe-at");
@@ -78,7 +78,7 @@ async fn records(
     let answer = async {
         let (topic, partition) = place.map_err(|error| bad_request(error.body_text()))?;
         let request: RecordsRequest = parse_query(query.as_deref(), &["limit"])?;
-        let server = started(&status)?;
+        let server = status.started()?;
         let access = who.history_access(server.engine.security());
         server.kafka.history().records(&topic, partition, request, &access).await
     };
@@ -127,7 +127,7 @@ async fn tree_contents(
         let path = uri.path().strip_prefix(TREE).unwrap_or_default();
         let path = percent_decode(path.as_bytes()).map_err(bad_request)?;
         let query: TreeQuery = parse_query(query.as_deref(), &["limit", "stat"])?;
-        let server = started(&status)?;
+        let server = status.started()?;
         let access = who.history_access(server.engine.security());
         server.kafka.history().tree_contents(&path, query, &access).await
     };
@@ -256,11 +256,6 @@ fn body(file: OpenTreeContents, from: u64, length: u64) -> Body {
         }
         Ok(Some((bytes, (file, at + read, left - read))))
     }))
-}
-
-fn started(status: &ServerStatus) -> Result<&ServerParts, HistoryApiError> {
-    let message = "the data directory is being opened";
-    status.parts().ok_or_else(|| HistoryApiError::new(HistoryErrorCode::Starting, message))
 }
 
 /// A query as a document of fields, of which those in `plain` are JSON already: numbers, `true`.

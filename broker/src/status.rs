@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use compat_kafka::KafkaServer;
 use compat_zk::ZkServer;
 use engine::Engine;
+use history_api::HistoryApiError;
+use history_documents::HistoryErrorCode;
 use parking_lot::Mutex;
 
 use crate::http_connections::HttpConnections;
@@ -79,6 +81,12 @@ impl ServerStatus {
     /// The parts, once the server has started.
     pub(crate) fn parts(&self) -> Option<&ServerParts> {
         self.parts.get()
+    }
+
+    /// The parts, for a request that is refused until the server has started.
+    pub(crate) fn started(&self) -> Result<&ServerParts, HistoryApiError> {
+        let message = "the data directory is being opened";
+        self.parts().ok_or_else(|| HistoryApiError::new(HistoryErrorCode::Starting, message))
     }
 
     /// `Ok` if the process is healthy. If not, a supervisor should restart it.
