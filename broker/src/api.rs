@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::http_access::{HttpRequester, HttpRoute, RouteAccess};
 use crate::http_response::{refuse_with, respond};
-use crate::openapi::{self, GET_OPERATIONS};
+use crate::openapi::{self, GET_OPERATIONS, GetOperation};
 use crate::status::ServerStatus;
 
 pub(crate) fn routes() -> [HttpRoute; 3] {
@@ -70,12 +70,12 @@ async fn get_operation(
     RawQuery(query): RawQuery,
 ) -> Response {
     let op = op.map(|Path(op)| op).unwrap_or_default();
-    if !GET_OPERATIONS.iter().any(|operation| operation.name == op) {
+    let Some(operation) = GET_OPERATIONS.iter().find(|operation| operation.name == op) else {
         let names: Vec<&str> = GET_OPERATIONS.iter().map(|operation| operation.name).collect();
         let message = format!("there is {}, and POST /v1 for the rest", names.join(", "));
         return refuse_with(HistoryErrorCode::UnknownOp, message);
-    }
-    match query_document(&op, query.as_deref().unwrap_or_default()) {
+    };
+    match operation_document(operation, query.as_deref().unwrap_or_default()) {
         Ok(document) => respond(answer(&status, &who, document).await),
         Err(message) => refuse_with(HistoryErrorCode::BadRequest, message),
     }
@@ -92,45 +92,38 @@ async fn answer(
     server.kafka.history().answer(request, &access).await
 }
 
-/// Builds the document from a query. Its fields are strings, except for numbers and for
-/// comma-separated lists.
-fn query_document(op: &str, query: &str) -> Result<Value, String> {
-    let mut fields = query_fields(query)?;
-    if fields.contains_key("op") {
+/// Builds the document of an operation from a query.
+fn operation_document(operation: &GetOperation, query: &str) -> Result<Value, String> {
+    let mut fields = query_document(query, operation.plain, operation.lists)?;
+    if fields.insert("op".to_owned(), json!(operation.name)).is_some() {
         return Err("the path names the operation: leave op out".to_owned());
     }
-    for (name, field) in &mut fields {
-        let Value::String(value) = field else { continue };
-        match name.as_str() {
-            "patience_ms" | "limit" | "skip" => *field = number(name, value)?,
-            // The start of a page of differences is text.
-            "after" if op == "security-log" => *field = number(name, value)?,
-            "topics" | "only" => *field = json!(value.split(',').collect::<Vec<_>>()),
-            _ => {}
-        }
-    }
-    fields.insert("op".to_owned(), json!(op));
     Ok(Value::Object(fields))
 }
 
-/// The fields of a query, each of them text.
-pub(crate) fn query_fields(query: &str) -> Result<Map<String, Value>, String> {
+/// A query as a document. The fields in `plain` are JSON already, such as numbers and `true`. Those
+/// in `lists` are text with commas. All others are text.
+pub(crate) fn query_document(
+    query: &str,
+    plain: &[&str],
+    lists: &[&str],
+) -> Result<Map<String, Value>, String> {
     let mut fields = Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (name, value) = (decode_text(name)?, decode_text(value)?);
-        if fields.insert(name.clone(), json!(value)).is_some() {
+        let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, text) = (decode_text(name)?, decode_text(text)?);
+        let value = if plain.contains(&name.as_str()) {
+            text.parse().map_err(|_| format!("{name} does not take {text:?}"))?
+        } else if lists.contains(&name.as_str()) {
+            json!(text.split(',').collect::<Vec<_>>())
+        } else {
+            Value::String(text)
+        };
+        if fields.insert(name.clone(), value).is_some() {
             return Err(format!("{name} is given more than once"));
         }
     }
     Ok(fields)
-}
-
-fn number(name: &str, value: &str) -> Result<Value, String> {
-    let number: Result<u64, _> = value.parse();
-    number
-        .map(|number| json!(number))
-        .map_err(|_| format!("{name} takes a number, and {value:?} is not one"))
 }
 
 /// Decodes a name or a value of a query. A plus is a space, as forms send it, but for the one of a
@@ -174,6 +167,10 @@ mod tests {
 
     #[test]
     fn a_query_becomes_the_document_that_asks_the_same() {
+        let document = |op: &str, query: &str| {
+            let operation = GET_OPERATIONS.iter().find(|operation| operation.name == op);
+            operation_document(operation.unwrap(), query)
+        };
         let query = "at=s2026-11-21T10:00:00%2b01:00&topics=a,b&when=refuse&patience_ms=5";
         let expected = json!({
             "op": "cut",
@@ -182,9 +179,9 @@ mod tests {
             "when": "refuse",
             "patience_ms": 5,
         });
-        assert_eq!(query_document("cut", query), Ok(expected.clone()));
-        assert_eq!(query_document("cut", &query.replace("%2b", "+")), Ok(expected));
-        let at = |query: &str| query_document("cut", query).map(|document| document["at"].clone());
+        assert_eq!(document("cut", query), Ok(expected.clone()));
+        assert_eq!(document("cut", &query.replace("%2b", "+")), Ok(expected));
+        let at = |query: &str| document("cut", query).map(|fields| fields["at"].clone());
         for (query, expected) in [
             ("at=yesterday+14%3A00", "yesterday 14:00"),
             ("at=2026-11-21+14:00", "2026-11-21 14:00"),
@@ -194,13 +191,13 @@ mod tests {
         ] {
             assert_eq!(at(query), Ok(json!(expected)), "{query}");
         }
-        assert_eq!(query_document("pins", ""), Ok(json!({"op": "pins"})));
-        let page = query_document("security-log", "after=7&limit=5");
+        assert_eq!(document("pins", ""), Ok(json!({"op": "pins"})));
+        let page = document("security-log", "after=7&limit=5");
         assert_eq!(page, Ok(json!({"op": "security-log", "after": 7, "limit": 5})));
-        let page = query_document("diff", "after=7&limit=5");
+        let page = document("diff", "after=7&limit=5");
         assert_eq!(page, Ok(json!({"op": "diff", "after": "7", "limit": 5})));
-        for query in ["at=1&at=2", "op=pin", "limit=x", "at=%", "at=%2", "at=%zz", "at=%ff"] {
-            assert!(query_document("cut", query).is_err(), "{query}");
+        for query in ["at=1&at=2", "op=pin", "patience_ms=x", "at=%", "at=%2", "at=%zz", "at=%ff"] {
+            assert!(document("cut", query).is_err(), "{query}");
         }
     }
 }

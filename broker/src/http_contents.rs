@@ -24,7 +24,7 @@ use history_documents::{HistoryErrorCode, RecordsFormat, RecordsRequest, TreeQue
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::{percent_decode, query_fields};
+use crate::api::{percent_decode, query_document};
 use crate::http_access::{HttpRequester, HttpRoute, RouteAccess};
 use crate::http_response::{refuse, refuse_with, respond};
 use crate::status::ServerStatus;
@@ -258,20 +258,12 @@ fn body(file: OpenTreeContents, from: u64, length: u64) -> Body {
     }))
 }
 
-/// A query as a document of fields, of which those in `plain` are JSON already: numbers, `true`.
+/// A query as a document whose fields in `plain` are JSON already.
 fn parse_query<T: DeserializeOwned>(
     query: Option<&str>,
     plain: &[&str],
 ) -> Result<T, HistoryApiError> {
-    let mut fields = query_fields(query.unwrap_or_default()).map_err(bad_request)?;
-    for name in plain {
-        if let Some(value) = fields.get_mut(*name)
-            && let Value::String(text) = value
-        {
-            let message = format!("{name} does not take {text:?}");
-            *value = text.parse().map_err(|_| bad_request(message))?;
-        }
-    }
+    let fields = query_document(query.unwrap_or_default(), plain, &[]).map_err(bad_request)?;
     serde_json::from_value(Value::Object(fields)).map_err(|error| bad_request(error.to_string()))
 }
 

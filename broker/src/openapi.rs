@@ -21,16 +21,23 @@ use serde_json::{Map, Value, json};
 pub(crate) struct GetOperation {
     /// Its name in the path, and the `op` of its document.
     pub(crate) name: &'static str,
+    /// The fields of a query that are JSON already, such as numbers.
+    pub(crate) plain: &'static [&'static str],
+    /// The fields of a query that are text with commas.
+    pub(crate) lists: &'static [&'static str],
     summary: &'static str,
     request: fn(&mut SchemaGenerator) -> Value,
     response: fn(&mut SchemaGenerator) -> Value,
 }
 
 macro_rules! get_operations {
-    ($($name:literal $summary:literal $request:ident $response:ident;)*) => {
+    ($($name:literal $summary:literal $request:ident $response:ident
+        $plain:tt $lists:tt;)*) => {
         /// The operations that GET serves.
         pub(crate) const GET_OPERATIONS: &[GetOperation] = &[$(GetOperation {
             name: $name,
+            plain: &$plain,
+            lists: &$lists,
             summary: $summary,
             request: fields_of::<$request>,
             response: reference_to::<$response>,
@@ -39,20 +46,27 @@ macro_rules! get_operations {
 }
 
 get_operations! {
-    "cut" "The end of each partition at one moment" CutRequest CutResponse;
-    "diff" "The differences between two moments" DiffRequest DiffResponse;
-    "topics" "The topics of a moment" TopicsRequest TopicsResponse;
-    "groups" "The groups of a moment, with their members" GroupMomentRequest GroupsResponse;
-    "offsets" "The committed offsets of a moment" GroupMomentRequest OffsetsResponse;
-    "pins" "The pins in force" PinsRequest PinsResponse;
-    "acls" "The access control lists of a moment" SecurityMomentRequest AclsResponse;
-    "users" "The users of a moment" SecurityMomentRequest UsersResponse;
-    "quotas" "The quotas of a moment" SecurityMomentRequest QuotasResponse;
+    "cut" "The end of each partition at one moment" CutRequest CutResponse
+        ["patience_ms"] ["topics"];
+    "diff" "The differences between two moments" DiffRequest DiffResponse
+        ["patience_ms", "limit"] ["topics", "only"];
+    "topics" "The topics of a moment" TopicsRequest TopicsResponse ["patience_ms"] [];
+    "groups" "The groups of a moment, with their members" GroupMomentRequest GroupsResponse
+        ["patience_ms"] [];
+    "offsets" "The committed offsets of a moment" GroupMomentRequest OffsetsResponse
+        ["patience_ms"] [];
+    "pins" "The pins in force" PinsRequest PinsResponse [] [];
+    "acls" "The access control lists of a moment" SecurityMomentRequest AclsResponse
+        ["patience_ms", "skip", "limit"] [];
+    "users" "The users of a moment" SecurityMomentRequest UsersResponse
+        ["patience_ms", "skip", "limit"] [];
+    "quotas" "The quotas of a moment" SecurityMomentRequest QuotasResponse
+        ["patience_ms", "skip", "limit"] [];
     "security-log" "The changes of access control lists, users and quotas"
-        SecurityLogRequest SecurityLogResponse;
-    "budgets" "The budgets that clients share" BudgetsRequest BudgetsResponse;
-    "health" "What is well with the server, and what is not" HealthRequest HealthResponse;
-    "moment" "The moment that a text means" MomentRequest MomentResponse;
+        SecurityLogRequest SecurityLogResponse ["patience_ms", "after", "limit"] [];
+    "budgets" "The budgets that clients share" BudgetsRequest BudgetsResponse [] [];
+    "health" "What is well with the server, and what is not" HealthRequest HealthResponse [] [];
+    "moment" "The moment that a text means" MomentRequest MomentResponse [] [];
 }
 
 /// Answers with the description.
@@ -232,4 +246,35 @@ fn query_parameters(request: &Value) -> Vec<Value> {
         })
     };
     fields.iter().map(parameter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_knows_which_fields_are_not_text() {
+        let mut schemas = SchemaSettings::draft2020_12().into_generator();
+        for operation in GET_OPERATIONS {
+            let request = (operation.request)(&mut schemas);
+            let (mut plain, mut lists) = (Vec::new(), Vec::new());
+            for (name, schema) in request["properties"].as_object().into_iter().flatten() {
+                let types = schema["type"].to_string();
+                if ["integer", "number", "boolean"].iter().any(|name| types.contains(name)) {
+                    plain.push(name.as_str());
+                } else if types.contains("array") {
+                    lists.push(name.as_str());
+                }
+            }
+            let sorted = |names: &[&'static str]| {
+                let mut names = names.to_vec();
+                names.sort_unstable();
+                names
+            };
+            plain.sort_unstable();
+            lists.sort_unstable();
+            assert_eq!(sorted(operation.plain), plain, "{}", operation.name);
+            assert_eq!(sorted(operation.lists), lists, "{}", operation.name);
+        }
+    }
 }
