@@ -13,7 +13,9 @@ use compat_kafka::{ClientMetric, ClientMetricSeries};
 use compat_zk::{MonitorEntry, MonitorValue};
 use engine::AuditOutcome;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
@@ -269,7 +271,8 @@ fn encode_kafka(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result
             evictions,
         )?;
     }
-    page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
+    let requests = metrics.requests().map(|(api, count)| ([("api", api)], count));
+    page.counter_rows("freezeframe_requests", "Requests", requests)
 }
 
 /// The time for which clients wait for the server.
@@ -318,37 +321,32 @@ fn encode_histogram(metric: &mut MetricEncoder<'_>, counts: &LatencyCounts) -> f
 
 fn encode_audit(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
     let audit = server.engine.security().audit();
-    let counts =
-        AuditOutcome::ALL.map(|outcome| (outcome.as_str().to_owned(), audit.count(outcome)));
-    let (name, help) = (
+    let row = |outcome: AuditOutcome| ([("outcome", outcome.as_str())], audit.count(outcome));
+    page.counter_rows(
         "freezeframe_audit_events",
         "Changes that were made, requests that were denied, and logins that failed",
-    );
-    page.counters_by(name, help, "outcome", counts.into_iter())
+        AuditOutcome::ALL.map(row),
+    )
 }
 
 fn encode_budgets(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
     let usages = server.engine.budgets().usages();
     let by_budget = |value: fn(&BudgetUsage) -> u64| {
-        usages.iter().map(move |usage| (usage.name.to_owned(), value(usage)))
+        usages.iter().map(move |usage| ([("budget", usage.name)], value(usage)))
     };
     let help = "What clients may hold of a budget";
-    page.gauges_by("freezeframe_budget_limit", help, by_budget(|usage| usage.limit))?;
+    page.gauge_rows("freezeframe_budget_limit", help, by_budget(|usage| usage.limit))?;
     let help = "What clients hold of a budget";
-    page.gauges_by("freezeframe_budget_used", help, by_budget(|usage| usage.used))?;
-    let name = "freezeframe_budget_largest_holder";
+    page.gauge_rows("freezeframe_budget_used", help, by_budget(|usage| usage.used))?;
+    let largest = usages.iter().filter_map(|usage| {
+        let largest = usage.largest.as_ref()?;
+        Some(([("budget", usage.name), ("holder", largest.name.as_str())], largest.used))
+    });
     let help = "What the largest holder of a budget holds";
-    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for usage in &usages {
-        if let Some(largest) = &usage.largest {
-            let labels = [("budget", usage.name), ("holder", largest.name.as_str())];
-            family.encode_family(&labels)?.encode_gauge(&largest.used)?;
-        }
-    }
-    page.counters_by(
+    page.gauge_rows("freezeframe_budget_largest_holder", help, largest)?;
+    page.counter_rows(
         "freezeframe_budget_refused",
         "How often a client was refused or had to make room",
-        "budget",
         by_budget(|usage| usage.refused),
     )
 }
@@ -358,16 +356,13 @@ fn encode_budgets(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Resu
 struct ZooKeeperCollector(Vec<MonitorEntry>);
 
 impl Collector for ZooKeeperCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut page = MetricsPage(encoder);
         for MonitorEntry { name, help, value } in &self.0 {
-            if let MonitorValue::Text(_) = value {
-                continue;
-            }
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             match value {
                 MonitorValue::Text(_) => {}
-                MonitorValue::Integer(value) => metric.encode_gauge(value)?,
-                MonitorValue::Decimal(value) => metric.encode_gauge(value)?,
+                MonitorValue::Integer(value) => page.gauge(name, help, *value)?,
+                MonitorValue::Decimal(value) => page.gauge(name, help, *value)?,
             }
         }
         Ok(())
@@ -531,16 +526,15 @@ fn encode_disk(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result 
 }
 
 fn encode_certificates(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
-    let (name, help) = (
+    let row = |(listener, end): (String, SystemTime)| {
+        let end = end.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        ([("listener", listener)], end.as_secs())
+    };
+    page.gauge_rows(
         "freezeframe_certificate_expiry_timestamp_seconds",
         "When the first of a listener's certificates ends, since 1970",
-    );
-    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (listener, end) in server.certificates.read() {
-        let seconds = end.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        family.encode_family(&[("listener", listener.as_str())])?.encode_gauge(&seconds)?;
-    }
-    Ok(())
+        server.certificates.read().into_iter().map(row),
+    )
 }
 
 fn encode_topic_bytes(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
@@ -549,45 +543,32 @@ fn encode_topic_bytes(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::
         let bytes = topic.partitions.iter().map(|partition| partition.log.stored_bytes());
         rows.push(bytes.sum(), Arc::clone(&topic.name));
     }
-    let (name, help) =
-        ("freezeframe_topic_bytes", "Bytes of batches stored, of the 20 largest topics");
-    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (topic, bytes) in rows.iter() {
-        family.encode_family(&[("topic", &**topic)])?.encode_gauge(&bytes)?;
-    }
-    match rows.others() {
-        Some(bytes) => family.encode_family(&[("topic", OTHERS)])?.encode_gauge(&bytes),
-        None => Ok(()),
-    }
+    let largest = rows.iter().map(|(topic, bytes)| ([("topic", &**topic)], bytes));
+    let others = rows.others().map(|bytes| ([("topic", OTHERS)], bytes));
+    page.gauge_rows(
+        "freezeframe_topic_bytes",
+        "Bytes of batches stored, of the 20 largest topics",
+        largest.chain(others),
+    )
 }
 
 fn encode_group_lags(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
     // A missing gauge is better than a wrong one.
     let Ok(Some(rows)) = server.group_lags.read(&server.engine) else { return Ok(()) };
-    let (name, help) = (
+    let row = |group, topic, lag| ([("group", group), ("topic", topic)], lag);
+    let largest = rows.iter().map(|((group, topic), lag)| row(group.as_str(), &**topic, lag));
+    let others = rows.others().map(|lag| row(OTHERS, OTHERS, lag));
+    page.gauge_rows(
         "freezeframe_group_lag",
         "Records that a consumer group has not committed in a topic, of the 20 that are furthest behind",
-    );
-    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for ((group, topic), lag) in rows.iter() {
-        let labels = [("group", group.as_str()), ("topic", topic)];
-        family.encode_family(&labels)?.encode_gauge(&lag)?;
-    }
-    match rows.others() {
-        Some(lag) => {
-            let labels = [("group", OTHERS), ("topic", OTHERS)];
-            family.encode_family(&labels)?.encode_gauge(&lag)
-        }
-        None => Ok(()),
-    }
+        largest.chain(others),
+    )
 }
 
 fn encode_build(page: &mut MetricsPage<'_>) -> fmt::Result {
-    let (name, help) = ("freezeframe_build_info", "The program; always 1");
-    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
     let target = process::build_target();
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("target", target.as_str())];
-    family.encode_family(&labels)?.encode_gauge(&1_u64)
+    page.gauge_rows("freezeframe_build_info", "The program; always 1", [(labels, 1_u64)])
 }
 
 fn encode_process(page: &mut MetricsPage<'_>) -> fmt::Result {
@@ -598,9 +579,8 @@ fn encode_process(page: &mut MetricsPage<'_>) -> fmt::Result {
         page.gauge("process_open_fds", "Files and sockets open", count)?;
     }
     if let Some(started_at) = process::started_at() {
-        let (name, help) = ("process_start_time_seconds", "When it started, since 1970");
-        let mut metric = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        metric.encode_gauge(&started_at.as_secs_f64())?;
+        let seconds = started_at.as_secs_f64();
+        page.gauge("process_start_time_seconds", "When it started, since 1970", seconds)?;
     }
     let seconds = process::cpu_time().as_secs_f64();
     let mut metric = page.0.encode_descriptor(
@@ -616,7 +596,7 @@ fn encode_process(page: &mut MetricsPage<'_>) -> fmt::Result {
 struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
 impl MetricsPage<'_> {
-    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
@@ -630,30 +610,29 @@ impl MetricsPage<'_> {
         encode_histogram(&mut metric, counts)
     }
 
-    fn gauges_by(
+    /// A gauge with a row for each set of labels.
+    fn gauge_rows<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
         help: &str,
-        values: impl Iterator<Item = (String, u64)>,
+        rows: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (budget, value) in values {
-            let labels = [("budget", budget.as_str())];
+        for (labels, value) in rows {
             family.encode_family(&labels)?.encode_gauge(&value)?;
         }
         Ok(())
     }
 
-    fn counters_by(
+    /// A counter with a row for each set of labels.
+    fn counter_rows<L: EncodeLabelSet>(
         &mut self,
         name: &str,
         help: &str,
-        label: &str,
-        counts: impl Iterator<Item = (String, u64)>,
+        rows: impl IntoIterator<Item = (L, u64)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (value, count) in counts {
-            let labels = [(label, value.as_str())];
+        for (labels, count) in rows {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&count, None)?;
         }
         Ok(())
