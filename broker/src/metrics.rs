@@ -178,7 +178,7 @@ fn encode_kafka(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result
     page.gauge("freezeframe_connections", "Connections open", now(&metrics.connections))?;
     page.counter(
         "freezeframe_logins_failed",
-        "Clients that were not who they said, by SASL and over HTTP",
+        "Failed authentications, by SASL, over HTTP and of ZooKeeper's clients",
         server.engine.security().audit().count(AuditOutcome::Failure),
     )?;
     let counters = [
