@@ -23,7 +23,9 @@ use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 use crate::moments::{MomentArg, TypedPath, describe_ask, now};
 use crate::time_order::OrderedTopic;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for a moment that is not past yet.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait of a server for records that a fetch can return.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(500);
 /// The most fetches in a row that make no progress in a partition that has records.
 const EMPTY_IN_A_ROW_MAX: u32 = 10;
@@ -505,7 +507,7 @@ impl TopicReader {
 }
 
 /// A larger limit, so that a larger batch fits.
-fn larger_fetch_bytes(options: &FetchOptions) -> anyhow::Result<i32> {
+pub(crate) fn larger_fetch_bytes(options: &FetchOptions) -> anyhow::Result<i32> {
     if options.partition_bytes_max >= BATCH_BYTES_MAX {
         bail!("a batch is larger than {BATCH_BYTES_MAX} bytes");
     }

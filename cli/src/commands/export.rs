@@ -6,7 +6,6 @@ mod whole_file;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use client::Client;
@@ -24,10 +23,7 @@ use crate::moments::{MomentArg, TypedPath, describe_ask};
 use crate::output::{StandardOutput, UsageError, counted, note, progress_bar};
 use crate::rate_limit::{RateLimiter, parse_rate};
 use crate::table::OutputTable;
-use crate::topic_reader::{TopicSource, present};
-
-/// The longest wait for a moment that is not past yet.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::topic_reader::{PATIENCE, TopicSource, present};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

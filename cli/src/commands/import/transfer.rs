@@ -14,14 +14,13 @@ use super::origin::{PartitionOrigins, write_origins};
 use super::plan::{ImportPlan, PartitionCopy};
 use crate::output::note;
 use crate::rate_limit::RateLimiter;
+use crate::topic_reader::{WAIT_MAX, larger_fetch_bytes};
 
 /// Requests that are read and not yet written.
 const CHUNKS_AHEAD: usize = 2;
 /// The most bytes of a request, and a batch more.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
-const WAIT_MAX: Duration = Duration::from_millis(500);
 const FETCH_BYTES_MIN: i32 = 64 << 10;
-const BATCH_BYTES_MAX: i32 = 100 << 20;
 /// A partition that gives nothing so often in a row has nothing. A leader that has not caught up, and one
 /// whose records are on remote storage, give nothing for a while.
 const EMPTY_ANSWERS_MAX: u32 = 10;
@@ -156,7 +155,7 @@ impl SourceReader {
     /// again, has no records up to its end: compaction removed them. Whatever else is not given is an error,
     /// because what is covered is never read again.
     async fn probe(&mut self, chunks: &mpsc::Sender<TransferChunk>) -> anyhow::Result<()> {
-        let mut has_bytes = false;
+        let mut has_partial_batch = false;
         for index in 0..self.partitions.len() {
             let partition = &self.partitions[index];
             if partition.next >= partition.end {
@@ -184,19 +183,12 @@ impl SourceReader {
                 send(chunks, vec![runs]).await?;
             } else {
                 partition.empty_answers = 0;
-                has_bytes = true;
-                let has_moved = self.pass_on(vec![(topic, fetched)], chunks).await?;
-                has_bytes &= !has_moved;
+                has_partial_batch |= !self.pass_on(vec![(topic, fetched)], chunks).await?;
             }
         }
-        if has_bytes {
-            // A batch is longer than the limit.
-            let limit = self.options.partition_bytes_max;
-            anyhow::ensure!(
-                limit < BATCH_BYTES_MAX,
-                "a batch of the source is larger than {limit} bytes"
-            );
-            self.options.partition_bytes_max = limit.saturating_mul(2).min(BATCH_BYTES_MAX);
+        if has_partial_batch {
+            let larger = larger_fetch_bytes(&self.options).context("read from the source")?;
+            self.options.partition_bytes_max = larger;
         }
         Ok(())
     }
