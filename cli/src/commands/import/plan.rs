@@ -165,7 +165,10 @@ async fn copy_configs(source: &mut Client, target: &mut Client, name: &str) -> a
     let is_set = |key: &str| known.iter().any(|config| config.name == key && config.is_own);
     let mut left_out = Vec::new();
     for config in source.topic_configs(name).await? {
-        let Some(value) = config.value.filter(|_| config.is_own) else { continue };
+        if !config.is_own {
+            continue;
+        }
+        let Some(value) = config.value else { continue };
         let key = config.name;
         if is_set(&key) {
             continue;
