@@ -214,16 +214,17 @@ impl ImportRun<'_> {
         let mut source = self.connect_source().await?;
         let mut target = self.server.connect().await?;
         let topics = &self.args.topics;
-        let plan = plan(&mut source, &mut target, topics, self.args.follow, &mut self.history);
-        let mut plan = plan.await?;
+        let follow = self.args.follow;
+        let mut import_plan =
+            plan(&mut source, &mut target, topics, follow, &mut self.history).await?;
         self.has_begun = true;
-        for copy in &plan.partitions {
+        for copy in &import_plan.partitions {
             *self.offsets_kept.entry(copy.topic.clone()).or_insert(true) &= copy.shift.delta == 0;
         }
-        let end = self.transfer(source, &mut target, &mut plan).await?;
+        let end = self.transfer(source, &mut target, &mut import_plan).await?;
         if let Some(groups) = &self.args.groups {
             let mut source = self.connect_source().await?;
-            self.groups = copy_groups(&mut source, &mut target, groups, &plan.origins).await?;
+            self.groups = copy_groups(&mut source, &mut target, groups, &import_plan.origins).await?;
         }
         Ok(end)
     }

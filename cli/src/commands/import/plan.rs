@@ -213,48 +213,8 @@ impl ImportPlan {
                 source: bound(&starts)..bound(&ends),
                 target: bound(&target_starts)..bound(&target_ends),
             };
-            let context = || format!("import {name}/{partition}");
-            let key = (name.clone(), partition);
-            let marks = [true, false].map(|is_kept| source_mark(cluster, name, is_kept));
-            let [kept, _] = marks;
-            let last_mark = last_mark(target, &key, &bounds.target).await.with_context(context)?;
-            let origin = match self.origins.get(&key) {
-                Some(origin)
-                    if has_nothing_yet(target, origin, &key, &bounds, &marks)
-                        .await
-                        .with_context(context)? =>
-                {
-                    first_origin(source, topic, partition, &bounds).await.with_context(context)?
-                }
-                Some(origin) => {
-                    let mark = source_mark(cluster, name, origin.delta() == 0);
-                    check_tail(origin, &bounds, last_mark == Some(mark)).with_context(context)?;
-                    check_origin(origin, topic, &bounds).with_context(context)?;
-                    origin.clone()
-                }
-                // The offsets of the import's group have expired, and the records have the mark.
-                None if last_mark == Some(kept) => {
-                    let origin = continued_origin(topic, &bounds);
-                    check_origin(&origin, topic, &bounds).with_context(context)?;
-                    origin
-                }
-                None => {
-                    let first_mark = mark_at(target, &key, bounds.target.start, &bounds.target);
-                    let first_mark = first_mark.await.with_context(context)?;
-                    let has_records = [first_mark, last_mark]
-                        .into_iter()
-                        .flatten()
-                        .any(|mark| marks.contains(&mark));
-                    ensure!(
-                        !has_records,
-                        "{}: it has records of this source, and {} no longer says where they began: delete the topic \
-                         on the server, or import it to another server",
-                        context(),
-                        self.group
-                    );
-                    first_origin(source, topic, partition, &bounds).await.with_context(context)?
-                }
-            };
+            let origin = self.partition_origin(source, target, topic, partition, cluster, &bounds);
+            let origin = origin.await.with_context(|| format!("import {name}/{partition}"))?;
             let mark = source_mark(cluster, name, origin.delta() == 0);
             let copy = PartitionCopy {
                 topic: name.clone(),
@@ -267,6 +227,7 @@ impl ImportPlan {
                 empty_answers: 0,
             };
             report_loss(&copy, &origin);
+            let key = (name.clone(), partition);
             if origin.delta() == 0 && origin.source_start > 0 && bounds.target.start == 0 {
                 self.log_starts.insert(key.clone(), origin.source_start);
             }
@@ -275,6 +236,50 @@ impl ImportPlan {
             self.partitions.push(copy);
         }
         Ok(())
+    }
+
+    /// The origin of a partition: the remembered one, the one that its records show, or a new one.
+    async fn partition_origin(
+        &self,
+        source: &mut Client,
+        target: &mut Client,
+        topic: &TopicDescription,
+        partition: i32,
+        cluster: &str,
+        bounds: &PartitionBounds,
+    ) -> anyhow::Result<PartitionOrigin> {
+        let key = (topic.name.clone(), partition);
+        let marks = [true, false].map(|is_kept| source_mark(cluster, &topic.name, is_kept));
+        let [kept, _] = marks;
+        let last_mark = mark_at(target, &key, bounds.target.end - 1, &bounds.target).await?;
+        match self.origins.get(&key) {
+            Some(origin) if has_nothing_yet(target, origin, &key, bounds, &marks).await? => {
+                first_origin(source, topic, partition, bounds).await
+            }
+            Some(origin) => {
+                let mark = source_mark(cluster, &topic.name, origin.delta() == 0);
+                check_tail(origin, bounds, last_mark == Some(mark))?;
+                check_origin(origin, topic, bounds)?;
+                Ok(origin.clone())
+            }
+            // What the group remembered has expired, and the records themselves say it.
+            None if last_mark == Some(kept) => {
+                let origin = continued_origin(topic, bounds);
+                check_origin(&origin, topic, bounds)?;
+                Ok(origin)
+            }
+            None => {
+                let first_mark = mark_at(target, &key, bounds.target.start, &bounds.target).await?;
+                let mut found = [first_mark, last_mark].into_iter().flatten();
+                ensure!(
+                    !found.any(|mark| marks.contains(&mark)),
+                    "it has records of this source, and {} no longer says where they began: delete the topic on the \
+                     server, or import it to another server",
+                    self.group
+                );
+                first_origin(source, topic, partition, bounds).await
+            }
+        }
     }
 }
 
@@ -306,8 +311,9 @@ async fn first_origin(
         (start, start)
     } else {
         // The log start may lie within a batch. The batch is appended without the records before.
-        let batch_start = first_batch_offset(source, &topic.name, partition, start).await?;
-        (batch_start.unwrap_or(start).min(start), bounds.target.end)
+        let headers = batch_headers(source, &topic.name, partition, start).await?;
+        let batch_start = headers.first().map_or(start, |header| header.base_offset.min(start));
+        (batch_start, bounds.target.end)
     };
     Ok(PartitionOrigin {
         topic_id: topic.id.clone(),
@@ -315,19 +321,6 @@ async fn first_origin(
         target_start,
         target_end: bounds.target.end,
     })
-}
-
-/// The base offset of the batch that holds `offset`, if there is one.
-async fn first_batch_offset(
-    client: &mut Client,
-    topic: &str,
-    partition: i32,
-    offset: i64,
-) -> anyhow::Result<Option<i64>> {
-    Ok(batch_headers(client, topic, partition, offset)
-        .await?
-        .first()
-        .map(|header| header.base_offset))
 }
 
 async fn batch_headers(
@@ -385,20 +378,6 @@ async fn mark_at(
     }
     let headers = batch_headers(target, topic, *partition, offset).await?;
     let of_source = headers.first().filter(|header| header.producer_id < 0);
-    Ok(of_source.map(|header| header.base_sequence))
-}
-
-/// The mark of the last batch of a partition.
-async fn last_mark(
-    target: &mut Client,
-    (topic, partition): &(String, i32),
-    bounds: &std::ops::Range<i64>,
-) -> anyhow::Result<Option<i32>> {
-    if bounds.is_empty() {
-        return Ok(None);
-    }
-    let headers = batch_headers(target, topic, *partition, bounds.end - 1).await?;
-    let of_source = headers.last().filter(|header| header.producer_id < 0);
     Ok(of_source.map(|header| header.base_sequence))
 }
 
