@@ -12,6 +12,7 @@
 use std::process::ExitCode;
 
 mod args;
+mod byte_size;
 mod commands;
 mod completion;
 mod help;

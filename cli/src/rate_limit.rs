@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::byte_size::split_byte_size;
+
 /// The most that may be moved at once after a pause, as time at the rate.
 const BURST: Duration = Duration::from_millis(500);
 
@@ -40,24 +42,13 @@ impl RateLimiter {
     }
 }
 
-/// Parses bytes a second: a number with kB, MB, GB, KiB, MiB or GiB, and `/s` or not.
+/// Parses bytes a second: a size, and `/s` or not.
 pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 7] = [
-        ("kB", 1_000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("B", 1),
-    ];
     let hint = || "give bytes a second, such as 20MB or 64MiB/s".to_owned();
     let text = text.trim();
-    let amount = text.strip_suffix("/s").unwrap_or(text);
-    let unit = UNITS.iter().find_map(|(unit, bytes)| Some((amount.strip_suffix(unit)?, *bytes)));
-    let (number, unit) = unit.unwrap_or((amount, 1));
-    let number: u64 = number.trim().parse().map_err(|_| hint())?;
-    number.checked_mul(unit).filter(|rate| *rate > 0).ok_or_else(hint)
+    let (number, unit_bytes) = split_byte_size(text.strip_suffix("/s").unwrap_or(text));
+    let number: u64 = number.parse().map_err(|_| hint())?;
+    number.checked_mul(unit_bytes).filter(|rate| *rate > 0).ok_or_else(hint)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use client::history::{QuotaEntityNames, QuotasAtMoment};
 
 use super::ServerAddress;
+use crate::byte_size::split_byte_size;
 use crate::moments::MomentArg;
 use crate::output::{note, print_list_or};
 
@@ -12,7 +13,7 @@ use crate::output::{note, print_list_or};
     after_help = "\
 A quota is of a user, a client id, a user with a client id, or an address. The
 name <default> stands for all that have none of their own. Quotas, by second:
-  producer_byte_rate, consumer_byte_rate   bytes, such as 10MiB
+  producer_byte_rate, consumer_byte_rate   bytes, such as 20MB or 10MiB
   request_percentage                       time of the server's threads
   controller_mutation_rate                 partitions created and deleted
   connection_creation_rate                 connections; of addresses only
@@ -111,16 +112,14 @@ struct Quota {
 
 /// The name that Kafka's tools show for all that have no quota of their own.
 const DEFAULT_NAME: &str = "<default>";
-const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 fn parse_quota(text: &str) -> Result<Quota, String> {
     let message = "a quota is NAME=VALUE, such as producer_byte_rate=10MiB";
     let (name, value) = text.split_once('=').ok_or(message)?;
-    let unit = UNITS.iter().find_map(|(unit, size)| Some((value.strip_suffix(unit)?, *size)));
-    let (number, size) = unit.unwrap_or((value, 1));
+    let (number, unit_bytes) = split_byte_size(value);
     match number.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => {
-            Ok(Quota { name: name.to_owned(), value: number * size as f64 })
+            Ok(Quota { name: name.to_owned(), value: number * unit_bytes as f64 })
         }
         _ => Err(format!("{value:?} is no number above 0; {message}")),
     }
@@ -213,8 +212,9 @@ mod tests {
     fn a_quota_is_a_name_and_a_number_with_or_without_a_unit() {
         let value = |text: &str| parse_quota(text).map(|quota| quota.value);
         assert_eq!(value("producer_byte_rate=10MiB"), Ok(10_485_760.0));
+        assert_eq!(value("producer_byte_rate=20MB"), Ok(20_000_000.0));
         assert_eq!(value("request_percentage=12.5"), Ok(12.5));
-        for text in ["a", "a=", "a=x", "a=-1", "a=0", "a=inf", "a=1MB"] {
+        for text in ["a", "a=", "a=x", "a=-1", "a=0", "a=inf", "a=1TB"] {
             assert!(value(text).is_err(), "{text}");
         }
     }
