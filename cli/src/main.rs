@@ -31,6 +31,7 @@ mod tls_args;
 mod topic_reader;
 mod tree_path;
 mod tree_reader;
+mod whole_file;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

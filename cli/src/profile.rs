@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use crate::whole_file::WholeFile;
+
 /// The variable that names a profile.
 pub(crate) const PROFILE_VARIABLE: &str = "FREEZEFRAME_PROFILE";
 
@@ -85,15 +87,11 @@ impl Profiles {
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = toml::to_string(self).context("spell the profiles")?;
         let directory = path.parent().context("the file of profiles has a directory")?;
-        let write = || {
-            std::fs::create_dir_all(directory)?;
-            let temporary = path.with_extension(format!("toml.{}", std::process::id()));
-            let mut file = std::fs::File::create(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&temporary, path)
-        };
-        write().with_context(|| format!("write {}", path.display()))
+        let doing = || format!("write {}", path.display());
+        std::fs::create_dir_all(directory).with_context(doing)?;
+        let (whole, mut file) = WholeFile::create(path)?;
+        file.write_all(text.as_bytes()).with_context(doing)?;
+        whole.publish(&file)
     }
 
     /// The profile of a name.

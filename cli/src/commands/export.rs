@@ -1,7 +1,6 @@
 //! `freezeframe export`: topics as files, all as of one moment.
 
 mod record_sink;
-mod whole_file;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -16,7 +15,6 @@ use indicatif::{HumanBytes, ProgressBar};
 use record_columns::record_schema;
 
 use self::record_sink::{ExportFormat, RecordSink};
-use self::whole_file::WholeFile;
 use super::{IsolationArgs, LinkArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath, describe_ask};
@@ -24,6 +22,7 @@ use crate::output::{StandardOutput, UsageError, counted, note, progress_bar};
 use crate::rate_limit::{RateLimiter, parse_rate};
 use crate::table::OutputTable;
 use crate::topic_reader::{PATIENCE, TopicSource, present};
+use crate::whole_file::WholeFile;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

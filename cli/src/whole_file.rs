@@ -1,16 +1,14 @@
 //! A file that appears under its name only when it is whole.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::fs::{FlockOperation, flock};
 
 /// A file that is being written, beside the place where it will be. An interrupted command leaves it, and
 /// the next one writes it anew.
 #[derive(Debug)]
-pub(super) struct WholeFile {
+pub(crate) struct WholeFile {
     path: PathBuf,
     temporary: PathBuf,
     is_published: bool,
@@ -18,7 +16,7 @@ pub(super) struct WholeFile {
 
 impl WholeFile {
     /// Begins a file, and returns it to write to.
-    pub(super) fn create(path: &Path) -> anyhow::Result<(WholeFile, File)> {
+    pub(crate) fn create(path: &Path) -> anyhow::Result<(WholeFile, File)> {
         let name = path.file_name().with_context(|| format!("{} is not a file", path.display()))?;
         let mut temporary = name.to_owned();
         temporary.push(".partial");
@@ -26,19 +24,19 @@ impl WholeFile {
         let doing = || format!("create {}", temporary.display());
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&temporary);
         let file = file.with_context(doing)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match file.try_lock() {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                bail!("{} is being written by another export", temporary.display())
+            Err(TryLockError::WouldBlock) => {
+                bail!("{} is being written by another process", temporary.display())
             }
-            Err(error) => return Err(io::Error::from(error)).with_context(doing),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(doing),
         }
         file.set_len(0).with_context(doing)?;
         Ok((WholeFile { path: path.to_owned(), temporary, is_published: false }, file))
     }
 
     /// Gives the file its name, once it is on stable storage. It replaces a file of that name.
-    pub(super) fn publish(mut self, file: &File) -> anyhow::Result<()> {
+    pub(crate) fn publish(mut self, file: &File) -> anyhow::Result<()> {
         let publish = || {
             file.sync_all()?;
             std::fs::rename(&self.temporary, &self.path)?;
@@ -77,7 +75,7 @@ mod tests {
         file.write_all(b"new").unwrap();
         assert!(!path.exists() && partial.exists());
         let busy = WholeFile::create(&path).unwrap_err().to_string();
-        assert!(busy.contains("another export"), "{busy}");
+        assert!(busy.contains("another process"), "{busy}");
         whole.publish(&file).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         drop(file);
