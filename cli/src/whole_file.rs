@@ -1,9 +1,11 @@
 //! A file that appears under its name only when it is whole.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 
 /// A file that is being written, beside the place where it will be. An interrupted command leaves it, and
 /// the next one writes it anew.
@@ -24,13 +26,11 @@ impl WholeFile {
         let doing = || format!("create {}", temporary.display());
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&temporary);
         let file = file.with_context(doing)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                bail!("{} is being written by another process", temporary.display())
-            }
-            Err(TryLockError::Error(error)) => return Err(error).with_context(doing),
-        }
+        ensure!(
+            lock(&file, &temporary).with_context(doing)?,
+            "{} is being written by another process",
+            temporary.display()
+        );
         file.set_len(0).with_context(doing)?;
         Ok((WholeFile { path: path.to_owned(), temporary, is_published: false }, file))
     }
@@ -47,6 +47,19 @@ impl WholeFile {
         self.is_published = true;
         Ok(())
     }
+}
+
+/// Locks a temporary file. Returns false if another process has it.
+fn lock(file: &File, temporary: &Path) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // A process that had it since it was opened may have published it.
+    let here = file.metadata()?;
+    Ok(std::fs::metadata(temporary)
+        .is_ok_and(|there| (there.dev(), there.ino()) == (here.dev(), here.ino())))
 }
 
 impl Drop for WholeFile {
@@ -76,9 +89,13 @@ mod tests {
         assert!(!path.exists() && partial.exists());
         let busy = WholeFile::create(&path).unwrap_err().to_string();
         assert!(busy.contains("another process"), "{busy}");
+        let late = File::options().write(true).open(&partial).unwrap();
+        assert!(!lock(&late, &partial).unwrap());
         whole.publish(&file).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         drop(file);
+        assert!(!lock(&late, &partial).unwrap(), "a published file would be truncated");
+        drop(late);
         drop(WholeFile::create(&path).unwrap());
         assert_eq!((std::fs::read(&path).unwrap(), partial.exists()), (b"new".to_vec(), false));
         std::fs::remove_dir_all(directory).unwrap();
