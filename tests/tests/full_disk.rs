@@ -18,7 +18,7 @@ use kafka_records::{BatchBuilder, CompressionType};
 use rustix::mount::{MountFlags, UnmountFlags};
 use testkit::directory::TestDirectory;
 use testkit::process::mount::print_notice;
-use testkit::process::{RawKafkaConnection, TestServer, http_get};
+use testkit::process::{RawKafkaConnection, TestServer, http_get, wait_until};
 use testkit::requests::topic_name;
 
 const SETTINGS: &[&str] = &[
@@ -27,6 +27,7 @@ const SETTINGS: &[&str] = &[
     "--set=log.retention.check.interval.ms=50",
     "--set=log.segment.delete.delay.ms=50",
 ];
+/// The longest wait until a disk has no room for the catalog.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A disk in memory.
@@ -85,14 +86,6 @@ fn read(wire: &mut RawKafkaConnection, topic: &str, first: i64) {
     for offset in [first, end(wire, topic) - 1] {
         let (error, _, records) = wire.fetch(topic, 0, offset);
         assert!(error == 0 && !records.is_empty(), "{topic} at {offset}: {error}");
-    }
-}
-
-fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !claim() {
-        assert!(begun.elapsed() < TIMEOUT, "{what}");
-        std::thread::yield_now();
     }
 }
 

@@ -10,8 +10,7 @@ use rustls::StreamOwned;
 use serde_json::json;
 use testkit::certificates::{CertificateDirectory, TestAuthority};
 use testkit::directory::TestDirectory;
-use testkit::process::mount::wait_until;
-use testkit::process::{TestServer, http_get, run};
+use testkit::process::{TestServer, http_get, run, wait_until};
 use testkit::tokens::{TokenIssuer, key_set};
 use tls::{StoreFile, TlsClient, TlsClientOptions};
 

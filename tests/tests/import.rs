@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::{Client, Options};
 use kafka_records::{BatchBuilder, CompressionType};
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use testkit::certificates::CertificateDirectory;
 use testkit::directory::TestDirectory;
 use testkit::process::{
-    CommandOutput, OwnServer, TIMEOUT, TestServer, freezeframe, run, wait_for_exit,
+    CommandOutput, OwnServer, TIMEOUT, TestServer, freezeframe, run, wait_for_exit, wait_until,
 };
 
 /// Everything of a committed record that an import keeps.
@@ -75,14 +75,6 @@ impl Drop for RunningImport {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !claim() {
-        assert!(begun.elapsed() < TIMEOUT, "{what}");
-        std::thread::yield_now();
     }
 }
 

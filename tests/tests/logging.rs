@@ -6,8 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use testkit::directory::TestDirectory;
-use testkit::process::mount::wait_until;
-use testkit::process::{RawKafkaConnection, TestServer, freezeframe, http_get};
+use testkit::process::{RawKafkaConnection, TestServer, freezeframe, http_get, wait_until};
 
 const AUTHORIZER: &str =
     "--set=authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer";

@@ -5,12 +5,11 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kafka_records::{BatchBuilder, BatchIterator, CompressionType, DecompressionLimit, records};
 use testkit::directory::TestDirectory;
-use testkit::process::{RawKafkaConnection, TIMEOUT, TestServer, http_get};
+use testkit::process::{RawKafkaConnection, TestServer, http_get, wait_until};
 
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 const INVALID_TOPIC: i16 = 17;
@@ -51,15 +50,6 @@ fn value(life: usize, round: usize) -> String {
     let mut value = format!("{life}/{round}/");
     value.extend(std::iter::repeat_n('x', VALUE_BYTES - value.len()));
     value
-}
-
-/// Waits for the thing itself.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < TIMEOUT, "it does not come: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// The disk space of a directory's files.

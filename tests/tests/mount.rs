@@ -13,9 +13,8 @@ use rustix::fs::{
     statvfs, utimensat,
 };
 use rustix::io::Errno;
-use testkit::process::mount::{
-    self, TestMount, is_installed, moment, print_notice, shell, wait_until,
-};
+use testkit::process::mount::{self, TestMount, is_installed, moment, print_notice, shell};
+use testkit::process::wait_until;
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
     let error = result.expect_err("it is refused");

@@ -13,8 +13,8 @@ use kafka_protocol::messages::delete_records_request::{
 };
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
-use testkit::process::RawKafkaConnection;
-use testkit::process::mount::{self, TestMount, moment, wait_until};
+use testkit::process::mount::{self, TestMount, moment};
+use testkit::process::{RawKafkaConnection, wait_until};
 use testkit::requests::topic_name;
 
 fn freezeframe(mounted: &TestMount, words: &[&str], input: &str) {

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -116,6 +116,18 @@ pub fn wait_for_exit(process: &mut Child, patience: Duration) -> anyhow::Result<
 fn readable(from: &impl AsFd, patience: Duration) -> anyhow::Result<bool> {
     let patience = patience.try_into().context("a patience that fits")?;
     Ok(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&patience))? == 1)
+}
+
+/// Waits until `claim` holds.
+///
+/// # Panics
+/// It does not, for too long.
+pub fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !claim() {
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The resident memory of a process in bytes, as the kernel reports it.

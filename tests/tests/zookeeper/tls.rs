@@ -8,8 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use testkit::certificates::{CertificateDirectory, TestAuthority};
 use testkit::directory::TestDirectory;
-use testkit::process::mount::wait_until;
-use testkit::process::{TestServer, run};
+use testkit::process::{TestServer, run, wait_until};
 use zk_wire::JuteReader;
 
 use super::client::*;

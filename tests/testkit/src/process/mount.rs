@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use rustix::mount::UnmountFlags;
 
-use super::{CommandOutput, TIMEOUT, TestServer, freezeframe, run};
+use super::{CommandOutput, TestServer, freezeframe, run};
 use crate::directory::TestDirectory;
 
 /// A server with its tree mounted, and the mount point.
@@ -187,16 +187,4 @@ pub fn shell(directory: &Path, script: &str) -> String {
         (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{script}\n{}\n{stdout}\n{stderr}", ended.status);
     stdout.into_owned()
-}
-
-/// Waits until `claim` holds.
-///
-/// # Panics
-/// It does not, for too long.
-pub fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !claim() {
-        assert!(begun.elapsed() < TIMEOUT, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
