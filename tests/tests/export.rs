@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
-use rustix::mount::{MountFlags, UnmountFlags};
 use testkit::directory::TestDirectory;
-use testkit::process::mount::print_notice;
-use testkit::process::{OwnServer, TIMEOUT, TestServer, freezeframe};
+use testkit::process::{OwnServer, TestServer, freezeframe, wait_until};
+
+use crate::full_disk::SmallDisk;
 
 fn fill(server: &TestServer, topic: &str, records: usize, bytes: usize) {
     server.stdout_of(&["topics", "create", topic, "--partitions", "2"]);
@@ -117,10 +116,7 @@ fn an_export_that_is_killed_leaves_no_file_that_looks_whole() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
-    let begun = Instant::now();
-    while !names_in(directory.path()).contains(partial) {
-        assert!(begun.elapsed() < TIMEOUT, "the export writes nothing");
-    }
+    wait_until("the export writes", || names_in(directory.path()).contains(partial));
     killed.kill().expect("it runs");
     killed.wait().expect("it was killed");
     assert_eq!(names_in(directory.path()), BTreeSet::from([partial.to_owned()]));
@@ -128,29 +124,10 @@ fn an_export_that_is_killed_leaves_no_file_that_looks_whole() {
     assert_eq!(names_in(directory.path()), BTreeSet::from([file.to_owned()]));
 }
 
-/// A disk in memory.
-struct TinyDisk {
-    _directory: TestDirectory,
-    path: PathBuf,
-}
-
-impl Drop for TinyDisk {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.path, UnmountFlags::DETACH);
-    }
-}
-
 #[test]
 fn an_export_to_a_full_disk_fails_and_leaves_nothing() {
-    let directory = TestDirectory::new();
-    let path = directory.path().join("disk");
-    fs::create_dir(&path).unwrap();
-    let mounted = rustix::mount::mount("none", &path, "tmpfs", MountFlags::empty(), c"size=64k");
-    if let Err(error) = mounted {
-        let test = "an_export_to_a_full_disk_fails_and_leaves_nothing";
-        return print_notice(&format!("SKIPPED {test}: no disk can be mounted: {error}"));
-    }
-    let disk = TinyDisk { _directory: directory, path };
+    let test = "an_export_to_a_full_disk_fails_and_leaves_nothing";
+    let Some(disk) = SmallDisk::mount(test, c"size=64k") else { return };
     let server = OwnServer::start(&[]);
     fill(&server, "orders", 2000, 100);
     for format in ["jsonl", "arrow", "parquet"] {
