@@ -1,58 +1,13 @@
 //! Records and files over HTTP: pages, formats, ranges, and what a browser may keep.
 
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use testkit::directory::TestDirectory;
-use testkit::process::{TestServer, run};
+use testkit::process::{HttpAnswer, TestServer, http_get_with, run};
 
-struct Answer {
-    status: u16,
-    headers: BTreeMap<String, String>,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    fn text(&self) -> &str {
-        std::str::from_utf8(&self.body).expect("text")
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
-    }
-
-    fn code(&self) -> Value {
-        self.json()["error"]["code"].clone()
-    }
-
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).map(String::as_str)
-    }
-}
-
-/// The answer to `GET path`, with more headers, each with its line end.
-fn get(http: SocketAddr, path: &str, headers: &str) -> Answer {
-    let mut stream = TcpStream::connect(http).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-    let request =
-        format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it is sent");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("it is answered");
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
-    let head = String::from_utf8(answer[..end].to_vec()).expect("a head is text");
-    let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)).expect("a status");
-    let headers = lines.filter_map(|line| line.split_once(": "));
-    Answer {
-        status: status.parse().expect("a number"),
-        headers: headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect(),
-        body: answer.split_off(end + 4),
-    }
+fn get(http: SocketAddr, path: &str, headers: &str) -> HttpAnswer {
+    http_get_with(http, path, headers).expect("an answer")
 }
 
 fn ff(server: &TestServer, args: &[&str], input: &str) -> String {
@@ -69,7 +24,7 @@ fn serve(data: &TestDirectory) -> TestServer {
 }
 
 /// All pages from `path` on, which has a cursor, by the header that names the next.
-fn pages(server: &TestServer, path: &str) -> Vec<Answer> {
+fn pages(server: &TestServer, path: &str) -> Vec<HttpAnswer> {
     let mut pages = vec![get(server.http, path, "")];
     loop {
         let page = pages.last().expect("one at least");

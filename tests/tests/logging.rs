@@ -1,12 +1,10 @@
 //! The log on standard error: JSON, priorities for the journal, and the audit log.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use serde_json::Value;
 use testkit::directory::TestDirectory;
-use testkit::process::{RawKafkaConnection, TestServer, freezeframe, http_get, wait_until};
+use testkit::process::{RawKafkaConnection, TestServer, freezeframe, http_get, http_get_with, wait_until};
 
 const AUTHORIZER: &str =
     "--set=authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer";
@@ -30,16 +28,6 @@ fn audit_events(server: &TestServer) -> Vec<Value> {
 fn start_with_json(data: &TestDirectory, arguments: &[&str]) -> TestServer {
     let preparation = "export FREEZEFRAME_LOG_FORMAT=json";
     TestServer::start_after(preparation, data.path(), arguments).expect("it starts")
-}
-
-/// Asks for a page with a name and a password in base64.
-fn get_as(http: SocketAddr, path: &str, credentials: &str) -> String {
-    let mut stream = TcpStream::connect(http).expect("it listens");
-    let head = format!("GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n");
-    write!(stream, "{head}Authorization: Basic {credentials}\r\n\r\n").expect("it is read");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
 }
 
 #[test]
@@ -76,8 +64,9 @@ fn denials_and_failed_logins_are_logged_once_and_counted() {
         let (status, _) = http_get(server.http, "/metrics").expect("an answer");
         assert_eq!(status, 401);
         // alice:secret
-        let answer = get_as(server.http, "/metrics", "YWxpY2U6c2VjcmV0");
-        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+        let login = "Authorization: Basic YWxpY2U6c2VjcmV0\r\n";
+        let answer = http_get_with(server.http, "/metrics", login).expect("an answer");
+        assert_eq!(answer.status, 401);
     }
     wait_until("both are in the log", || audit_events(&server).len() >= 2);
     let events = audit_events(&server);

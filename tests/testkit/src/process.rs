@@ -20,10 +20,12 @@ use rustix::process::{
     Pid, PidfdFlags, Resource, Signal, getrlimit, kill_process, pidfd_open, setrlimit,
 };
 
+mod http;
 pub mod mount;
 mod raw_connection;
 mod shell;
 
+pub use http::{HttpAnswer, http_get, http_get_with};
 pub use raw_connection::RawKafkaConnection;
 pub use shell::OwnServer;
 
@@ -151,22 +153,6 @@ fn memory_field(pid: u32, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has memory");
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kib << 10
-}
-
-/// Sends a GET request to an admin port. Returns the status and the body.
-///
-/// # Errors
-///
-/// There is no response.
-pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(http)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("a head and a body")?;
-    let status = head.split(' ').nth(1).context("a status")?.parse()?;
-    Ok((status, body.to_owned()))
 }
 
 /// Lets this process have as many files and sockets as it may.

@@ -5,16 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::certificates::CertificateDirectory;
 use testkit::directory::TestDirectory;
-use testkit::process::RawKafkaConnection;
 use testkit::process::mount::{is_installed, print_notice};
+use testkit::process::{RawKafkaConnection, http_get};
 
 use super::breakage::{Breakage, break_everything, commit, use_zookeeper, values};
 use super::{alerts, dashboard_queries, full_server, read};
@@ -102,17 +101,11 @@ pub(super) fn free_address() -> SocketAddr {
     listener.local_addr().expect("it has an address")
 }
 
-/// The body of an answer; `None` without one. HTTP/1.0 has no chunks.
+/// The body of an answer; `None` without one.
 fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(ALERT_MAX)).ok()?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?;
+    let (status, body) = http_get(address, path).ok()?;
     // It answers 400 to a query that is not valid, and says why.
-    ["200", "400"].contains(&status).then(|| body.to_owned())
+    [200, 400].contains(&status).then_some(body)
 }
 
 fn percent_encoded(text: &str) -> String {
