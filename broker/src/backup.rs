@@ -490,58 +490,42 @@ fn open_once(directory: &Path, lost_logs: &[LostLog]) -> anyhow::Result<()> {
 mod tests {
     use std::time::{Duration, SystemTime};
 
+    use testkit::directory::TestDirectory;
+
     use super::*;
 
-    /// A directory that is removed when it is dropped.
-    struct TestFiles(PathBuf);
-
-    impl TestFiles {
-        fn new(name: &str) -> TestFiles {
-            let name = format!("freezeframe-backup-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir(&path).unwrap();
-            TestFiles(path)
-        }
-
-        /// Writes a file with a header, changed so long after 1970.
-        fn write(&self, name: &str, header: u8, changed: Duration) -> PathBuf {
-            let path = self.0.join(name);
-            fs::write(&path, [&[header; FILE_HEADER_BYTES][..], b"and more"].concat()).unwrap();
-            let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + changed);
-            File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
-            path
-        }
-    }
-
-    impl Drop for TestFiles {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    /// Writes a file with a header, changed so long after 1970.
+    fn write(directory: &TestDirectory, name: &str, header: u8, changed: Duration) -> PathBuf {
+        let path = directory.path().join(name);
+        fs::write(&path, [&[header; FILE_HEADER_BYTES][..], b"and more"].concat()).unwrap();
+        let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + changed);
+        File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+        path
     }
 
     #[test]
     fn a_file_is_the_same_by_its_length_time_and_header() {
-        let files = TestFiles::new("same");
+        let directory = TestDirectory::new();
         let changed = Duration::new(1_800_000_000, 7);
-        let file = files.write("file", 1, changed);
+        let file = write(&directory, "file", 1, changed);
         let is_same = |before: &Path| is_same_file(&file, before, CopyMode::Copy).unwrap();
-        let twin = files.write("twin", 1, changed);
+        let twin = write(&directory, "twin", 1, changed);
         assert!(is_same(&twin));
         // A nanosecond later, another salt, and more bytes.
-        assert!(!is_same(&files.write("later", 1, changed + Duration::from_nanos(1))));
-        assert!(!is_same(&files.write("header", 2, changed)));
+        assert!(!is_same(&write(&directory, "later", 1, changed + Duration::from_nanos(1))));
+        assert!(!is_same(&write(&directory, "header", 2, changed)));
         fs::write(&twin, [1; FILE_HEADER_BYTES]).unwrap();
         let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + changed);
         File::options().write(true).open(&twin).unwrap().set_times(times).unwrap();
         assert!(!is_same(&twin));
-        assert!(is_same_file(&file, &files.0.join("none"), CopyMode::Copy).is_err());
+        assert!(is_same_file(&file, &directory.path().join("none"), CopyMode::Copy).is_err());
     }
 
     #[test]
     fn a_link_to_the_source_is_no_copy_of_it() {
-        let files = TestFiles::new("link");
-        let file = files.write("file", 1, Duration::from_secs(1_800_000_000));
-        let link = files.0.join("link");
+        let directory = TestDirectory::new();
+        let file = write(&directory, "file", 1, Duration::from_secs(1_800_000_000));
+        let link = directory.path().join("link");
         fs::hard_link(&file, &link).unwrap();
         assert!(!is_same_file(&file, &link, CopyMode::Copy).unwrap());
         assert!(is_same_file(&file, &link, CopyMode::Link).unwrap());
