@@ -133,21 +133,13 @@ async fn tree_contents(
     };
     match contents.await {
         Ok(TreeContents::Directory(document)) => respond(Ok(document)),
-        Ok(TreeContents::File(file)) => {
-            // RFC 9110 has ranges for GET only.
-            let range = headers.get(header::RANGE).filter(|_| method == Method::GET);
-            file_response(*file, range, &headers)
-        }
+        Ok(TreeContents::File(file)) => file_response(*file, &method, &headers),
         Err(refusal) => refuse(&refusal),
     }
 }
 
-/// The response with the bytes of a file, or with those that `range` asks for.
-fn file_response(
-    file: OpenTreeContents,
-    range: Option<&HeaderValue>,
-    headers: &HeaderMap,
-) -> Response {
+/// The response with the bytes of a file, or with those that the headers ask for.
+fn file_response(file: OpenTreeContents, method: &Method, headers: &HeaderMap) -> Response {
     let etag = file.tag().and_then(|tag| HeaderValue::try_from(format!("\"{tag}\"")).ok());
     let size = file.size();
     let mut response = if etag.as_ref().is_some_and(|etag| is_client_up_to_date(headers, etag)) {
@@ -155,7 +147,10 @@ fn file_response(
     } else {
         let condition = headers.get(header::IF_RANGE);
         let may_be_part = condition.is_none() || condition == etag.as_ref();
-        let range = range.filter(|_| may_be_part).and_then(|range| range.to_str().ok());
+        // RFC 9110 has ranges for GET only.
+        let is_part = method == Method::GET && may_be_part;
+        let range = if is_part { headers.get(header::RANGE) } else { None };
+        let range = range.and_then(|range| range.to_str().ok());
         match range.map_or(ByteRange::All, |range| ByteRange::parse(range, size)) {
             ByteRange::All => {
                 let mut response = Response::new(body(file, 0, size));
