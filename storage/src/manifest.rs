@@ -167,15 +167,12 @@ impl Manifest {
         self.logs.get(&log).copied().unwrap_or_default()
     }
 
-    /// The names of the compacted prefixes.
-    pub(crate) fn prefix_names(&self) -> impl Iterator<Item = String> + '_ {
-        let prefixes = self.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
-        prefixes.map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation))
-    }
-
     /// The names of all data files.
     pub fn data_files(&self) -> impl Iterator<Item = String> + '_ {
-        self.segments.iter().map(ManifestSegment::data_name).chain(self.prefix_names())
+        let prefixes = self.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
+        let prefix_names = prefixes
+            .map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation));
+        self.segments.iter().map(ManifestSegment::data_name).chain(prefix_names)
     }
 
     /// The place of the sealed segment that begins at `start`, or where it would be inserted.
