@@ -17,9 +17,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
-use history_api::{
-    HistoryApiError, OpenTreeContents, RecordsAnswer, TreeContents,
-};
+use history_api::{HistoryApiError, OpenTreeContents, RecordsAnswer, TreeContents};
 use history_documents::{HistoryErrorCode, RecordsFormat, RecordsRequest, TreeQuery};
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -4,7 +4,9 @@ use std::process::Command;
 
 use serde_json::Value;
 use testkit::directory::TestDirectory;
-use testkit::process::{RawKafkaConnection, TestServer, freezeframe, http_get, http_get_with, wait_until};
+use testkit::process::{
+    RawKafkaConnection, TestServer, freezeframe, http_get, http_get_with, wait_until,
+};
 
 const AUTHORIZER: &str =
     "--set=authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer";

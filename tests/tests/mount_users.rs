@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use testkit::process::mount::{self, TestMount, moment, print_notice};
+use testkit::process::wait_until;
 
 /// A user that is `User:alice` there.
 const ALICE: u32 = 12_345;
@@ -55,7 +56,7 @@ fn a_user_sees_what_rules_allow_and_not_what_others_have_looked_up() {
     let rule = ["--allow", "User:alice", "--operation", "read", "--topic", "open"];
     freezeframe(&[&["acls", "add"], &rule[..]].concat(), "");
     let then = moment();
-    mount::wait_until("the moment is final", || {
+    wait_until("the moment is final", || {
         as_user(&mounted, 0, &format!("cat .at/{then}/topics/open/0.values")).is_ok()
     });
     let closed = [

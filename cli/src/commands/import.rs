@@ -224,7 +224,8 @@ impl ImportRun<'_> {
         let end = self.transfer(source, &mut target, &mut import_plan).await?;
         if let Some(groups) = &self.args.groups {
             let mut source = self.connect_source().await?;
-            self.groups = copy_groups(&mut source, &mut target, groups, &import_plan.origins).await?;
+            self.groups =
+                copy_groups(&mut source, &mut target, groups, &import_plan.origins).await?;
         }
         Ok(end)
     }

@@ -26,7 +26,8 @@ fn benches(criterion: &mut Criterion) {
     group.bench_function("stream", |bench| {
         bench.iter(|| {
             let mut columns = RecordColumns::new(record_schema("orders", None));
-            let mut stream = ArrowStreamWriter::try_new(io::sink(), columns.schema()).expect("a sink");
+            let mut stream =
+                ArrowStreamWriter::try_new(io::sink(), columns.schema()).expect("a sink");
             for chunk in records.chunks(ROWS) {
                 for record in chunk {
                     columns.push(0, black_box(record)).expect("below 2 GiB");

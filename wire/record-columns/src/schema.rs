@@ -1,5 +1,6 @@
 //! The columns and their types.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
@@ -9,7 +10,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 pub fn record_schema(topic: &str, moment: Option<&str>) -> SchemaRef {
     let topic = ("freezeframe.topic".to_owned(), topic.to_owned());
     let moment = moment.map(|moment| ("freezeframe.moment".to_owned(), moment.to_owned()));
-    let metadata = moment.into_iter().chain([topic]).collect();
+    let metadata: HashMap<_, _> = moment.into_iter().chain([topic]).collect();
     let timestamp = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
     let columns = vec![
         Field::new("partition", DataType::Int32, false),

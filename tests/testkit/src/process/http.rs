@@ -64,11 +64,7 @@ pub fn http_get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)
 /// # Errors
 ///
 /// There is no response.
-pub fn http_get_with(
-    address: SocketAddr,
-    path: &str,
-    headers: &str,
-) -> anyhow::Result<HttpAnswer> {
+pub fn http_get_with(address: SocketAddr, path: &str, headers: &str) -> anyhow::Result<HttpAnswer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     // HTTP/1.0 has no chunks.
@@ -82,7 +78,8 @@ pub fn http_get_with(
     let body = answer.split_off(end + 4);
     let head = String::from_utf8(answer)?;
     let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("a status")?.parse()?;
+    let status =
+        lines.next().and_then(|line| line.split(' ').nth(1)).context("a status")?.parse()?;
     let headers = lines.filter_map(|line| line.split_once(": "));
     let headers = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
     Ok(HttpAnswer { status, headers, body })
