@@ -86,7 +86,7 @@ check_page() {
         name=${row#*run.sh } version=${version# }
         name=${name%%\`*} version=${version% }
         recipe=$(sed -n 's/^recipe //p' "$here/$name/test.sh")
-        [[ $version == Debian* ]] || grep -rqF -- "$version" "$here/$name" ${recipe:+"$here/../cookbook/$recipe"} ||
+        [[ $version == Debian* ]] || grep -rqF -- "$version" "$here/$name" "$here/../kafka/pom.xml" ${recipe:+"$here/../cookbook/$recipe"} ||
             echo "FAILED docs/WORKS-WITH.md has version $version in a row of $name, which does not pin it"
     done < <(grep '^| .*`tests/ecosystem/run.sh ' "$page")
 }
