@@ -185,7 +185,7 @@ pub(crate) struct ConnectionOutput {
     /// A client that does not read its events is cut off once so many bytes wait.
     bytes_max: usize,
     share: Arc<UnreadShare>,
-    /// Those of the server.
+    /// The latencies of the server.
     latencies: Arc<ZkLatencies>,
 }
 

@@ -384,8 +384,12 @@ fn an_import_logs_in_at_its_source_over_tls() {
             command(&[&["profile", "set", name], &login(password_file)[..]].concat());
         assert_eq!(code, Some(0), "{error}");
     }
-    let written = run(&[&login(&right)[..], &["produce", "orders", "-K:"]].concat(), "a:1\nb:2\n");
-    assert_eq!(written.code, Some(0), "{}", written.stderr);
+    for (command, input) in
+        [(&["topics", "create", "orders"][..], ""), (&["produce", "orders", "-K:"], "a:1\nb:2\n")]
+    {
+        let ended = run(&[&login(&right)[..], command].concat(), input);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
 
     let bootstrap = target.bootstrap();
     let import = |profile| {
