@@ -23,12 +23,10 @@ TOPICS = ("orders", "transfers", "prices")
 GROUP = "billing"
 
 
-def admin(address):
-    return AdminClient({"bootstrap.servers": address})
-
-
-def done(futures):
-    return [future.result(PATIENCE_S) for future in futures.values()]
+def ask(address, operation, *arguments):
+    """The results of an operation of an administrator, who has to live until they are there."""
+    admin = AdminClient({"bootstrap.servers": address})
+    return [future.result(PATIENCE_S) for future in getattr(admin, operation)(*arguments).values()]
 
 
 def write(producer, topic, first, count, partition=0, keys=None):
@@ -79,8 +77,8 @@ def read_to_the_end(reader):
 
 
 def read(address, topic):
-    partitions = admin(address).list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
     reader = consumer(address, "reader")
+    partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
     records = read_to_the_end(reader)
     reader.close()
@@ -88,7 +86,7 @@ def read(address, topic):
 
 
 def committed(address):
-    (answer,) = done(admin(address).list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]))
+    (answer,) = ask(address, "list_consumer_group_offsets", [ConsumerGroupTopicPartitions(GROUP)])
     return sorted((place.topic, place.partition, place.offset) for place in answer.topic_partitions)
 
 
@@ -99,13 +97,18 @@ def commit(address, offset):
 
 
 def fill(kafka):
-    topics = [NewTopic("orders", 3, 1), NewTopic("transfers", 2, 1), NewTopic("prices", 1, 1, config=COMPACTED)]
-    done(admin(kafka).create_topics(topics))
+    # Records of 2026 are kept, whenever this runs.
+    kept = {"retention.ms": "-1"}
+    topics = [
+        NewTopic("orders", 3, 1, config=kept), NewTopic("transfers", 2, 1, config=kept),
+        NewTopic("prices", 1, 1, config=COMPACTED),
+    ]
+    ask(kafka, "create_topics", topics)
     for nth, codec in enumerate(CODECS):
         producer = Producer({"bootstrap.servers": kafka, "compression.type": codec, "linger.ms": 50})
         for partition in range(3):
             write(producer, "orders", 100 * nth, 100, partition)
-    done(admin(kafka).delete_records([TopicPartition("orders", 1, 30)]))
+    ask(kafka, "delete_records", [TopicPartition("orders", 1, 30)])
     for nth in range(8):
         transact(kafka, f"transfer-{nth % 3}", 10 * nth, commits=nth % 3 != 1)
     producer = Producer({"bootstrap.servers": kafka})
