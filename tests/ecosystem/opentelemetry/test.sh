@@ -7,7 +7,7 @@ if ! cmp -s "$manifest" "$collector/manifest.yaml"; then
     rm -rf "$collector"
     mkdir -p "$collector"
     GOBIN=$collector go install "go.opentelemetry.io/collector/cmd/builder@v$version" >"$work/go.log" 2>&1 &&
-        (cd "$collector" && ./builder --config "$manifest" --set dist.output_path="$collector") >>"$work/go.log" 2>&1 &&
+        (cd "$collector" && ./builder --config "$manifest") >>"$work/go.log" 2>&1 &&
         cp "$manifest" "$collector/manifest.yaml" || fail "expected the collector to build"
 fi
 root=$(realpath "$here/../..")
