@@ -31,7 +31,7 @@ pub(crate) async fn trace_request(request: Request, next: Next) -> Response {
     #[cfg(feature = "otlp")]
     export::continue_trace(&span, request.headers());
     let response = next.run(request).instrument(span.clone()).await;
-    span.record("http.response.status_code", response.status().as_u16());
+    span.record("http.response.status_code", i64::from(response.status().as_u16()));
     response
 }
 

@@ -371,7 +371,7 @@ fn request_span(context: &RequestContext) -> Span {
         messaging.client.id = span_text(&context.client_id),
         kafka.api.version = context.version,
         client.address = %context.peer.ip(),
-        client.port = context.peer.port(),
+        client.port = i64::from(context.peer.port()),
     )
 }
 

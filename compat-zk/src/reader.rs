@@ -354,7 +354,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             zookeeper.session = %session.id,
             zookeeper.error = Empty,
             client.address = %self.connection.peer.ip(),
-            client.port = self.connection.peer.port(),
+            client.port = i64::from(self.connection.peer.port()),
         )
     }
 

@@ -53,11 +53,13 @@ spans() {
 }
 has_span() { [[ $(spans "$@") -ge 1 ]]; }
 
+"$freezeframe" topics create orders 2>"$work/topics.log"
 echo 17 | "$freezeframe" produce orders 2>"$work/produce.log"
 "$freezeframe" cat orders >"$work/read"
-until_holds "a span of a produce request" has_span Produce 'messaging.system: Str(kafka)'
+until_holds "a span of a request over Kafka's protocol" has_span ApiVersions 'messaging.system: Str(kafka)'
+# The client of the command line moves records by requests of its own, 17991.
+until_holds "a span of a write" has_span 17991 'client.address: Str(127.0.0.1)'
 until_holds "the wait for the journal inside it" has_span journal
-until_holds "a span of a fetch" has_span Fetch 'client.address: Str(127.0.0.1)'
 "$freezeframe" zk create /shop 1 >"$work/zk.log"
 until_holds "a span of a request to ZooKeeper's port" has_span create 'zookeeper.session'
 trace=4bf92f3577b34da6a3ce929d0e0e4736
