@@ -262,7 +262,7 @@ impl ImportPlan {
                 check_origin(origin, topic, bounds)?;
                 Ok(origin.clone())
             }
-            // What the group remembered has expired, and the records themselves say it.
+            // The offsets of the import's group have expired, and the records have the mark.
             None if last_mark == Some(kept) => {
                 let origin = continued_origin(topic, bounds);
                 check_origin(&origin, topic, bounds)?;
