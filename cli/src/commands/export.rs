@@ -157,8 +157,11 @@ async fn all_topics(
     };
     let moment = match asked.map(MomentArg::moment) {
         None => Moment::Sys(now),
-        // By user time, the topics are those that are known.
-        Some(Moment::User { known, .. }) => Moment::Sys(known.unwrap_or(now)),
+        // By user time, the topics are those that are known when the records are.
+        Some(Moment::User { .. }) => {
+            let known = asked.and_then(|asked| asked.ask().known());
+            Moment::Sys(known.unwrap_or(now))
+        }
         Some(moment) => moment,
     };
     let topics = client.topics_at(Some(&moment)).await?.topics;
