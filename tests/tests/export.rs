@@ -101,6 +101,27 @@ fn by_user_time_an_export_has_the_exact_set_of_records() {
     assert!(exported.contains("first") && exported.lines().count() == 1, "{exported}");
 }
 
+/// The ends of a window of user time may name two system times; records are read as of the later.
+#[test]
+fn all_topics_are_those_of_the_moment_that_records_are_read_as_of() {
+    let server = OwnServer::start(&[]);
+    let write = |topic: &str| {
+        server.stdout_of(&["topics", "create", topic]);
+        server.run_with_input(&["produce", topic, "--timestamp", "2020-01-01T00:00:00Z"], "one\n");
+        server.now()
+    };
+    let (before, after) = (write("orders"), write("payments"));
+    let directory = TestDirectory::new();
+    for ends in [[&before, &after], [&after, &before]] {
+        let [first, second] = ends;
+        let window = format!("u1577836800000@{first}..u1577836800001@{second}");
+        let output = text_of(directory.path());
+        let line = ["export", "--all", "--at", &window, "-f", "jsonl", "-o", output];
+        let table = server.stdout_of(&line);
+        assert!(table.contains("orders\t1\t1\t") && table.contains("payments\t1\t1\t"), "{table}");
+    }
+}
+
 #[test]
 fn an_export_that_is_killed_leaves_no_file_that_looks_whole() {
     let server = OwnServer::start(&[]);
