@@ -21,9 +21,9 @@ pub(crate) async fn trace_request(request: Request, next: Next) -> Response {
     let span = tracing::trace_span!(
         target: REQUEST_TARGET,
         "http",
-        otel.name = %request.method(),
+        otel.name = span_text(request.method().as_str()),
         otel.kind = "server",
-        http.request.method = %request.method(),
+        http.request.method = span_text(request.method().as_str()),
         url.path = span_text(request.uri().path()),
         http.response.status_code = tracing::field::Empty,
         client.address = peer.map(tracing::field::display),
