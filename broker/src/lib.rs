@@ -50,5 +50,6 @@ pub use config::{
     ListenerConfig, ListenerSettings, SecurityProtocol, SettingOrigin,
 };
 pub use local_users::request_users;
+pub use metrics::IMPORT_GROUP_PREFIX;
 pub use process::build_target;
 pub use run::run;

@@ -33,6 +33,7 @@ mod largest_rows;
 pub(crate) use certificates::CertificateEnds;
 pub(crate) use disk_trend::DiskTrend;
 pub(crate) use group_lag::GroupLags;
+pub use group_lag::IMPORT_GROUP_PREFIX;
 
 /// The name of the row for everything that has no row of its own. No topic has such a name.
 const OTHERS: &str = "(others)";

@@ -15,6 +15,10 @@ use super::largest_rows::LargestRows;
 /// The most committed offsets that a page looks at. Each takes two seeks in the catalog.
 const OFFSETS_MAX: usize = 10_000;
 
+/// The names of the groups in which `freezeframe import` keeps its progress begin so. Nobody reads
+/// with them.
+pub const IMPORT_GROUP_PREFIX: &str = "freezeframe-import-";
+
 /// A group and a topic that it reads.
 pub(super) type GroupTopic = (String, Arc<str>);
 
@@ -30,6 +34,9 @@ struct LagSweep {
 
 impl LagSweep {
     fn record(&mut self, engine: &Engine, offset: &GroupOffset) {
+        if offset.group.starts_with(IMPORT_GROUP_PREFIX) {
+            return;
+        }
         let Some(lag) = lag_of(engine, offset) else { return };
         match &mut self.current {
             Some(((group, topic), sum)) if *group == offset.group && **topic == *offset.topic => {
@@ -134,13 +141,14 @@ mod tests {
         }
         commit(&fixture, "first", &[("a", 0, 4), ("a", 1, 5), ("a", 2, 0)]).await;
         commit(&fixture, "second", &[("a", 0, 0), ("b", 0, 1), ("gone", 0, 1)]).await;
+        commit(&fixture, &format!("{IMPORT_GROUP_PREFIX}of-a-source"), &[("a", 0, 0)]).await;
         let row = |group: &str, topic: &str, lag| (group.to_owned(), topic.to_owned(), lag);
         let expected = [row("first", "a", 6), row("second", "a", 10), row("second", "b", 6)];
 
         let lags = GroupLags::default();
         lags.advance(&fixture.engine, 2).expect("it can be read");
         assert_eq!(rows(&lags), None, "no sweep is over");
-        for _ in 0..3 {
+        for _ in 0..4 {
             lags.advance(&fixture.engine, 2).expect("it can be read");
         }
         assert_eq!(rows(&lags).expect("a sweep is over"), expected);

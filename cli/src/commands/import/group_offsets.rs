@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use broker::IMPORT_GROUP_PREFIX;
 use client::{Client, ClientError, GroupCommittedOffset};
 
-use super::origin::{IMPORT_GROUP_PREFIX, PartitionOrigin, PartitionOrigins};
+use super::origin::{PartitionOrigin, PartitionOrigins};
 use crate::name_patterns::NamePatterns;
 
 /// The groups whose offsets were copied, and those that were not.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use broker::IMPORT_GROUP_PREFIX;
 use client::{Client, ClientError, GroupCommittedOffset};
 
 /// The origin of a partition's records.
@@ -43,9 +44,6 @@ impl PartitionOrigin {
 
 /// The origins of all partitions that were imported from a source.
 pub(super) type PartitionOrigins = BTreeMap<(String, i32), PartitionOrigin>;
-
-/// The names of the groups of imports begin so.
-pub(super) const IMPORT_GROUP_PREFIX: &str = "freezeframe-import-";
 
 /// The group of an import from a cluster.
 pub(super) fn import_group(cluster: &str) -> String {
