@@ -80,7 +80,8 @@ pub(crate) async fn contents(
     let tree = operations.shown_to(access);
     let node = tree.resolve(&absolute).await?;
     let holder = access.holder();
-    let _turn = turns.take(&holder).await;
+    // Without a turn: to open a long text is to measure it, which takes long and lets others go on
+    // after each step.
     loop {
         let version = tree.version(&node).await?;
         let open = match tree.open(&node).await {
