@@ -48,6 +48,9 @@ pub(super) struct BatchRun {
     pub(super) records: u64,
 }
 
+/// No partition has so many records. What claims to is garbage, and would be covered by too many batches.
+pub(super) const OFFSET_MAX: i64 = 1 << 50;
+
 /// The most batches and bytes of a run.
 const RUN_BATCHES_MAX: usize = 5_000;
 const RUN_BYTES_MAX: usize = 8 << 20;
@@ -55,6 +58,8 @@ const RUN_BYTES_MAX: usize = 8 << 20;
 impl CopiedBatches {
     /// Copies what a response has of a partition. `filled` is the source's offset up to which the target
     /// has a batch, and `next` that of the first record to copy. Returns the offset behind the response.
+    ///
+    /// No checksum covers the offset of a batch, so its place among the others is checked.
     pub(super) fn copy(
         &mut self,
         fetched: &FetchedPartition,
@@ -64,11 +69,22 @@ impl CopiedBatches {
     ) -> anyhow::Result<i64> {
         let mut committed = CommittedBatches::new(fetched.aborted.iter().copied());
         let (mut filled, mut seen) = (filled, next);
+        ensure!(fetched.end <= OFFSET_MAX, "the source says that it ends at {}", fetched.end);
+        // The first batch may begin before the offset that was asked for, or even end there.
+        let mut above = 0;
         for batch in BatchIterator::new(&fetched.batches) {
             let (_, bytes) = batch.with_context(|| format!("read the batch at {seen}"))?;
             let bytes = fetched.batches.slice_ref(bytes);
             let header =
                 check_sparse(&bytes).with_context(|| format!("check the batch at {seen}"))?;
+            let (base, delta) = (header.base_offset, i64::from(header.last_offset_delta));
+            ensure!(
+                base >= above && base.checked_add(delta).is_some_and(|last| last < fetched.end),
+                "the batch that says that it has {} offsets from {base} on does not lie between {above} and {}",
+                delta + 1,
+                fetched.end
+            );
+            above = seen.max(header.last_offset() + 1);
             let is_admitted = committed.admits(&header, &bytes);
             if header.last_offset() < seen {
                 continue;
@@ -231,7 +247,7 @@ mod tests {
         FetchedPartition {
             partition: 0,
             start: 0,
-            end: 0,
+            end: OFFSET_MAX,
             aborted: aborted.to_vec(),
             batches: batches.concat().into(),
             stamps: None,
@@ -312,7 +328,7 @@ mod tests {
         assert_eq!(copied.copy(&fetched(&two, &[]), SHIFT, 2, 2).unwrap(), 4);
         assert_eq!(offsets(copied).0, [102, 103]);
         let refused = CopiedBatches::default().copy(&fetched(&two, &[]), SHIFT, 3, 3);
-        assert!(refused.unwrap_err().to_string().contains("begins before 3"));
+        assert!(refused.unwrap_err().to_string().contains("does not lie between 3 and"));
     }
 
     #[test]
@@ -325,6 +341,31 @@ mod tests {
         old[16] = 1;
         let refused = CopiedBatches::default().copy(&fetched(&[old], &[]), SHIFT, 0, 0);
         assert!(format!("{:#}", refused.unwrap_err()).contains("too old"));
+    }
+
+    #[test]
+    fn a_batch_at_another_place_than_it_can_have_is_refused() {
+        let at = |base| batch(base, 2, CompressionType::None, None);
+        let copy = |batches: &[Vec<u8>], end| {
+            let fetched = FetchedPartition { end, ..fetched(batches, &[]) };
+            let copied = CopiedBatches::default().copy(&fetched, SHIFT, 4, 4);
+            copied.map_err(|error| error.to_string())
+        };
+        assert_eq!(copy(&[at(4), at(6)], 8), Ok(8));
+        // The second falls back: what it covers would never be read again.
+        for base in [0, 2, 4, 5] {
+            let refused = copy(&[at(4), at(base), at(8)], 10).unwrap_err();
+            assert!(refused.contains("does not lie between 6 and 10"), "{refused}");
+        }
+        // The last one jumps ahead: offsets up to it would be covered for ever.
+        for base in [7, 1 << 40, i64::MAX - 2] {
+            let refused = copy(&[at(4), at(base)], 8).unwrap_err();
+            assert!(refused.contains("does not lie between 6 and 8"), "{refused}");
+        }
+        for base in [-1, i64::MIN, i64::MAX] {
+            assert!(copy(&[at(4), at(base)], 8).is_err(), "{base}");
+        }
+        assert!(copy(&[at(4)], i64::MAX).unwrap_err().contains("says that it ends at"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use client::{
 };
 use kafka_records::{BatchHeader, BatchIterator};
 
-use super::copied_batches::{OffsetShift, source_mark};
+use super::copied_batches::{OFFSET_MAX, OffsetShift, source_mark};
 use super::origin::{PartitionOrigin, PartitionOrigins, import_group, read_origins, write_origins};
 use crate::name_patterns::NamePatterns;
 use crate::output::note;
@@ -87,8 +87,13 @@ pub(super) async fn plan(
         prepare_topic(source, target, &topic, history).await?;
         plan.add_topic(source, target, &topic, &cluster, follow).await?;
     }
-    // Before the first record: they say what the records are.
-    write_origins(target, &plan.group, &plan.origins).await?;
+    // Before the first record: they say what the records are. Another import may write those of other
+    // topics.
+    let planned = plan.partitions.iter().filter_map(|copy| {
+        let key = (copy.topic.clone(), copy.partition);
+        plan.origins.get(&key).cloned().map(|origin| (key, origin))
+    });
+    write_origins(target, &plan.group, &planned.collect()).await?;
     Ok(plan)
 }
 
@@ -213,6 +218,11 @@ impl ImportPlan {
                 source: bound(&starts)..bound(&ends),
                 target: bound(&target_starts)..bound(&target_ends),
             };
+            ensure!(
+                bounds.source.end <= OFFSET_MAX && bounds.source.start <= bounds.source.end,
+                "the source says that {name}/{partition} has the offsets {:?}",
+                bounds.source
+            );
             let origin = self.partition_origin(source, target, topic, partition, cluster, &bounds);
             let origin = origin.await.with_context(|| format!("import {name}/{partition}"))?;
             let mark = source_mark(cluster, name, origin.delta() == 0);
@@ -275,6 +285,16 @@ impl ImportPlan {
                     !found.any(|mark| marks.contains(&mark)),
                     "it has records of this source, and {} no longer says where they began: delete the topic on the \
                      server, or import it to another server",
+                    self.group
+                );
+                let (start, end) = (bounds.target.start, bounds.target.end);
+                if start == end && end > 0 && bounds.source.start == end {
+                    return Ok(continued_origin(topic, bounds));
+                }
+                ensure!(
+                    start < end || end == 0 || !bounds.source.contains(&end),
+                    "its records were removed, and {} no longer says whether the source's records up to {end} were \
+                     among them: delete the topic on the server, or import it to another server",
                     self.group
                 );
                 first_origin(source, topic, partition, bounds).await
