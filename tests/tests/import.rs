@@ -319,14 +319,62 @@ fn an_import_that_follows_takes_new_records_and_topics_until_it_is_interrupted()
     });
     write_transaction(&source, "orders", "new", true);
     source.stdout_of(&["groups", "seek", "billing", "--at", "now", "--topic", "orders"]);
-    wait_until("the new records arrive", || {
+    wait_until("the new records and their markers arrive", || {
         records_of(&target, "orders") == records_of(&source, "orders")
+            && bounds_of(&target, "orders") == bounds_of(&source, "orders")
     });
     running.interrupt();
     let (code, stderr) = running.end();
     assert_eq!(code, Some(0), "{stderr}");
     let offsets = |server: &TestServer| server.stdout_of(&["groups", "describe", "billing"]);
     assert_eq!(offsets(&target), offsets(&source));
+}
+
+#[test]
+fn an_import_that_follows_and_is_behind_when_it_is_interrupted_says_what_is_left() {
+    let (source, target) = (OwnServer::start(&[]), OwnServer::start(&[]));
+    fill_large(&source);
+    let options = ["--topics", "large", "--follow", "--rate-limit", "500kB"];
+    let running = RunningImport::start(&target, &source, &options);
+    wait_until("some records arrive", || end_of(&target, "large") > 0);
+    running.interrupt();
+    let (code, stderr) = running.end();
+    let copied = end_of(&target, "large");
+    let left = format!("large/0: {} offsets from {copied} on are not copied", 20_000 - copied);
+    assert!(code == Some(1) && stderr.contains(&left), "{code:?} {stderr}");
+    assert!(stderr.contains("without --follow"), "{stderr}");
+    import_all(&target, &source);
+    assert_eq!(bounds_of(&target, "large"), bounds_of(&source, "large"));
+}
+
+#[test]
+fn what_lies_behind_an_open_transaction_is_named_and_copied_later() {
+    let (source, target) = (OwnServer::start(&[]), OwnServer::start(&[]));
+    source.stdout_of(&["topics", "create", "orders", "--partitions", "1"]);
+    source.run_with_input(&["produce", "orders"], "one\n");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let begin = async {
+        let mut client = Client::connect(&source.bootstrap(), Options::default()).await?;
+        let timeout = Duration::from_secs(60);
+        let mut transaction = client.begin_transaction("writer", timeout).await?;
+        let (producer, epoch) = transaction.producer;
+        let mut batch = BatchBuilder::new(CompressionType::None);
+        batch.producer(producer, epoch, 0).transactional().record(0, None, Some(b"two"), &[]);
+        let batches = BTreeMap::from([(0, batch.build())]);
+        client.produce_in(&mut transaction, "orders", batches).await?;
+        Ok::<_, client::ClientError>((client, transaction))
+    };
+    let (mut client, transaction) = runtime.block_on(begin).expect("it begins");
+    source.run_with_input(&["produce", "orders"], "three\n");
+    let copied = import(&target, &source, &["--topics", "orders"]);
+    assert_eq!(copied.code, Some(0), "{}", copied.stderr);
+    let open = "orders/0: a transaction is open at the source from 1 on";
+    assert!(copied.stderr.contains(open), "{}", copied.stderr);
+    assert_eq!(target.stdout_of(&["cat", "orders"]), "one\n");
+    runtime.block_on(client.commit_transaction(transaction)).expect("it ends");
+    let copied = import(&target, &source, &["--topics", "orders"]);
+    assert!(copied.code == Some(0) && !copied.stderr.contains("open"), "{}", copied.stderr);
+    assert_eq!(target.stdout_of(&["cat", "orders"]), "one\ntwo\nthree\n");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod copied_batches;
 mod group_offsets;
 mod origin;
 mod plan;
+mod rest;
 mod transfer;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ use indicatif::{HumanBytes, ProgressBar};
 use tokio::sync::watch;
 
 use self::group_offsets::{CopiedGroups, copy_groups};
-use self::plan::{ImportHistory, ImportPlan, plan};
+use self::plan::{ImportHistory, ImportPlan, PartitionCopy, plan};
+use self::rest::SourceRest;
 use self::transfer::{ReaderEnd, SourceReader, TargetWriter, TopicTransfer, stopped};
 use super::ServerAddress;
 use crate::login_args::LoginArgs;
@@ -111,6 +113,7 @@ pub(crate) async fn run(args: ImportArgs, server: &ServerAddress) -> anyhow::Res
         history: ImportHistory::default(),
         transfers: BTreeMap::new(),
         groups: CopiedGroups::default(),
+        reached: BTreeMap::new(),
         offsets_kept: BTreeMap::new(),
         has_begun: false,
     };
@@ -120,6 +123,8 @@ pub(crate) async fn run(args: ImportArgs, server: &ServerAddress) -> anyhow::Res
     }
     copied?;
     run.report()?;
+    let rest = run.rest().await.context("ask the source what is left")?;
+    rest.note(args.follow);
     anyhow::ensure!(
         args.follow || !run.is_stopped(),
         "interrupted; the same command goes on where this one ended"
@@ -128,6 +133,11 @@ pub(crate) async fn run(args: ImportArgs, server: &ServerAddress) -> anyhow::Res
         run.history.deleted.is_empty(),
         "topics were deleted at the source before all was copied: {}",
         run.history.deleted.iter().cloned().collect::<Vec<_>>().join(", ")
+    );
+    anyhow::ensure!(
+        !args.follow || rest.is_empty(),
+        "the source has more than was copied; to copy all, run the same command without --follow once nothing writes \
+         to the source any more"
     );
     Ok(())
 }
@@ -158,6 +168,8 @@ struct ImportRun<'a> {
     history: ImportHistory,
     transfers: BTreeMap<String, TopicTransfer>,
     groups: CopiedGroups,
+    /// The source's offset up to which each partition is copied, by topic.
+    reached: BTreeMap<String, BTreeMap<i32, i64>>,
     /// Of each topic, whether it keeps the source's offsets in all partitions.
     offsets_kept: BTreeMap<String, bool>,
     /// True once both sides have answered.
@@ -221,7 +233,9 @@ impl ImportRun<'_> {
         for copy in &import_plan.partitions {
             *self.offsets_kept.entry(copy.topic.clone()).or_insert(true) &= copy.shift.delta == 0;
         }
-        let end = self.transfer(source, &mut target, &mut import_plan).await?;
+        let end = self.transfer(source, &mut target, &mut import_plan).await;
+        self.note_reached(&import_plan);
+        let end = end?;
         if let Some(groups) = &self.args.groups {
             let mut source = self.connect_source().await?;
             self.groups =
@@ -255,6 +269,21 @@ impl ImportRun<'_> {
         let end = writer.write_from(reader).await;
         progress.finish_and_clear();
         end
+    }
+
+    fn note_reached(&mut self, plan: &ImportPlan) {
+        for PartitionCopy { topic, partition, shift, next, .. } in &plan.partitions {
+            let origin = plan.origins.get(&(topic.clone(), *partition));
+            let copied = origin.map_or(0, |origin| origin.target_end - shift.delta);
+            let of_topic = self.reached.entry(topic.clone()).or_default();
+            of_topic.insert(*partition, copied.max(*next));
+        }
+    }
+
+    /// What the source has behind what was copied.
+    async fn rest(&self) -> anyhow::Result<SourceRest> {
+        let mut source = self.connect_source().await?;
+        SourceRest::read(&mut source, &self.reached).await
     }
 
     /// Says what was copied before an error.
