@@ -16,8 +16,8 @@ use storage::backup::{AsOfError, CopyPlan, StoredLogEntry, entries_after};
 use storage::disk::Disk;
 use storage::journal::RecoverError;
 use storage::{
-    AppendStage, Durability, LogAppend, LogId, Offset, OpenError, Options, Payload, ReplayHandler,
-    ReplayedEntry, Store,
+    AppendStage, Durability, GroupNumber, LogAppend, LogId, Offset, OpenError, Options, Payload,
+    ReplayHandler, ReplayedEntry, Store,
 };
 
 /// The reason a copy does not get its restatements.
@@ -121,9 +121,13 @@ impl AppendStage for NoStage {
         Ok(())
     }
 
-    fn commit(&mut self) {}
+    fn begin(&mut self, _: GroupNumber) {}
 
-    fn rollback(&mut self) {}
+    fn commit(&mut self, _: GroupNumber) {}
+
+    fn replay(&mut self, _: &ReplayedEntry<'_>) {}
+
+    fn rollback(&mut self, _: GroupNumber) {}
 
     fn state(&self) -> Vec<u8> {
         Vec::new()

@@ -625,8 +625,12 @@ impl storage::AppendStage for NoopAppendStage {
     fn stage(&mut self, _: &mut storage::LogAppend<()>, _: Offset, _: Hlc) -> Result<(), ()> {
         Ok(())
     }
-    fn commit(&mut self) {}
-    fn rollback(&mut self) {}
+    fn begin(&mut self, _: storage::GroupNumber) {}
+
+    fn commit(&mut self, _: storage::GroupNumber) {}
+    fn replay(&mut self, _: &storage::ReplayedEntry<'_>) {}
+
+    fn rollback(&mut self, _: storage::GroupNumber) {}
     fn state(&self) -> Vec<u8> {
         Vec::new()
     }

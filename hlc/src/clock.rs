@@ -203,6 +203,12 @@ impl Clock {
         self.issue(stamp)
     }
 
+    /// Lets later stamps lie above `floor`, which is in the journal: another node gave it, and a bound
+    /// that both share covers it. So it is merged however far ahead it is.
+    pub fn raise(&mut self, floor: Hlc) {
+        self.last = self.last.max(floor);
+    }
+
     /// Promises that every later stamp is strictly greater than the result.
     ///
     /// It consumes no stamp: a second call in the same millisecond returns the same, if no stamp

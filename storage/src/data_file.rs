@@ -181,6 +181,15 @@ impl DataFile {
         }
     }
 
+    /// Forgets what was recorded from `at` on: it was cut off.
+    pub(crate) fn forget_cached(&self, at: u64) {
+        let mut cached = self.cached.lock();
+        cached.retain(|range| range.start < at);
+        if let Some(last) = cached.last_mut() {
+            last.end = last.end.min(at);
+        }
+    }
+
     /// Returns true if the page cache probably holds the byte at `at`.
     fn is_cached(&self, at: u64) -> bool {
         let cached = self.cached.lock();

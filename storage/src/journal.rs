@@ -15,6 +15,7 @@ mod direct_writer;
 #[cfg(test)]
 mod fixture;
 mod frame;
+mod group;
 mod reader;
 mod recover;
 mod segment;
@@ -22,16 +23,19 @@ mod writer;
 
 pub(crate) use direct_writer::DirectWriter as StagedBlocks;
 pub use frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
+pub(crate) use group::FrameGroup;
 pub(crate) use reader::FrameChunkReader;
 pub use reader::{
     FrameReader, JournalScanItem, PAYLOAD_PREVIEW_BYTES_MAX, ScanProgress, ScannedFrame,
 };
 pub use recover::{
-    FrameVisitor, JournalCorruption, JournalWalk, RecoverError, RecoveredJournal, finish_recovery,
-    walk,
+    FrameVisitor, JournalCorruption, JournalWalk, KnownSynced, RecoverError, RecoveredJournal,
+    finish_recovery, walk,
 };
 pub(crate) use recover::{check_synced, scan_sealed};
 pub use segment::{
     JournalSegments, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, segment_name, segment_start,
 };
-pub(crate) use writer::{JournalWriteError, JournalWriter, JournalWriterOptions, RolledSegment};
+pub(crate) use writer::{
+    JournalWriteError, JournalWriter, JournalWriterOptions, OpenSegment, RolledSegment,
+};

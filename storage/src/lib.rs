@@ -71,6 +71,8 @@ pub use payload::{
 pub use space_reserve::RESERVE_FILE;
 pub use storage_file::StorageFile;
 pub use store::{
-    AbortOnPanic, AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend,
-    LogSource, OpenError, Options, ReplayHandler, ReplayedEntry, Store, StoreStats,
+    AbortOnPanic, AppendError, AppendReceipt, AppendResults, AppendStage, Commit, CommitAuthority,
+    Durability, ForeignGroup, GroupNumber, LogAppend, LogSource, OpenError, Options, PromiseBound,
+    ReplayHandler, ReplayedEntry, Store, StoreStats, TakeOverError, TruncateError, UndoLog,
+    WrittenGroup,
 };

@@ -2,12 +2,17 @@
 //!
 //! A group is written as follows. Requests gather in a queue. The writer stamps each append, lets
 //! the [`AppendStage`] fill in or refuse it, lays out the frames and writes them with one call. It
-//! syncs once if a request wants that, publishes the entries in their logs, and only then completes
-//! the requests. The next group gathers meanwhile, so waiting for a group needs no timer.
+//! syncs once if a request wants that, publishes the entries in their logs once they are committed,
+//! and only then completes the requests. The next group gathers meanwhile, so waiting for a group
+//! needs no timer. Who commits is a [`Commit`].
 
+mod append_group;
+mod commit;
 mod opening;
 mod replay;
 mod request;
+mod take_over;
+mod undo_log;
 mod writer;
 
 use std::sync::Arc;
@@ -30,11 +35,14 @@ use crate::log::Log;
 use crate::proof::SigningKey;
 use crate::sealed_segment::SealedSegment;
 use crate::timekeeper::Timekeeper;
+pub use commit::{Commit, CommitAuthority, PromiseBound, TruncateError, WrittenGroup};
 pub use opening::OpenError;
 use replay::{ReplayCollector, check_continuation, replay_segments};
 pub use replay::{ReplayHandler, ReplayedEntry};
 pub use request::{AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend};
 use request::{StoreRequest, StoreRequestQueue, StoreRequestQueueState};
+pub use take_over::{ForeignGroup, TakeOverError};
+pub use undo_log::{GroupNumber, UndoLog};
 pub use writer::AbortOnPanic;
 use writer::StoreWriter;
 

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A stamp or a promise is given out only below a bound that is on stable storage.
-//! - Between a group's first stamp and the moment when its appends are visible, the frontier stays
-//!   below that stamp.
+//! - Between a group's first stamp and the moment when its appends are visible or dropped, the
+//!   frontier stays below that stamp.
 //! - While the wall clock is fenced or in doubt, nothing expires by it
 //!   ([`Timekeeper::confirmed_now`]).
 //!
@@ -12,6 +12,7 @@
 
 mod bound_file;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,6 +39,15 @@ pub(crate) struct DurableState {
     pub(crate) manifest: Arc<AtomicU64>,
 }
 
+/// The bound of promises where commits give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommittedBound {
+    /// Promises are given below it.
+    pub(crate) in_force: Hlc,
+    /// Stamps are given above it.
+    pub(crate) floor: Hlc,
+}
+
 /// The reason no stamp can be assigned.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TimeError {
@@ -51,8 +61,12 @@ pub enum TimeError {
 
 struct TimekeeperState {
     clock: Clock,
-    /// The first stamp of the group in flight, if any.
-    in_flight: Option<Hlc>,
+    /// The first stamp of each group in flight, oldest first.
+    in_flight: VecDeque<Hlc>,
+    /// The last frontier that was given out.
+    promised: Hlc,
+    /// The bound below which promises are given, if it is not that of the clock.
+    promise_bound: Hlc,
     renewal: BoundRenewal,
     synced_to: u64,
     /// The position in the bound file, and the steady time of the write.
@@ -91,8 +105,16 @@ impl TimekeeperState {
         let is_news = mark.is_confirmed != self.durable_mark.is_confirmed
             || mark.wall < self.durable_mark.wall
             || u128::from(passed_ms) >= self.mark_interval.as_millis();
-        let unchanged = (is_news && self.clock.fence().is_none()).then(|| self.clock.bound());
+        let unchanged = (is_news && self.clock.fence().is_none()).then(|| self.file_bound());
         self.clock.bound_due().or(unchanged)
+    }
+
+    /// The bound that the bound file has, or may have.
+    fn file_bound(&self) -> Hlc {
+        if self.promise_bound == Hlc::MAX {
+            return self.clock.bound();
+        }
+        self.promise_bound.max(self.clock.last().next())
     }
 
     /// Returns true if more is synced than the bound file says, and that can be written without a
@@ -167,15 +189,21 @@ impl Timekeeper {
     /// Starts from the state in the bound file and the journal, and renews the bound once.
     ///
     /// A store that crashed may have promised times up to a second ahead: this waits until the wall
-    /// clock has passed them, so that its first stamps need not run ahead of it.
+    /// clock has passed them, so that its first stamps need not run ahead of it. If commits bound the
+    /// promises, stamps need not lie above the bound in the file, and `commits` says what holds
+    /// instead.
     pub(crate) fn start(
         mut file: BoundFile,
+        commits: Option<CommittedBound>,
         reached: DurableState,
         wall: Arc<dyn WallClock>,
         options: ClockOptions,
         advanced: FrontierCallback,
     ) -> Result<(Arc<Timekeeper>, BoundRenewer), StorageError> {
-        let floor = file.newest().bound.previous();
+        let by_file = file.newest().bound.previous();
+        let floor = commits.map_or(by_file, |commits| by_file.max(commits.floor));
+        let promise_bound = commits.map_or(Hlc::MAX, |commits| commits.in_force);
+        let promised = commits.map_or(by_file, |commits| commits.in_force.previous());
         let ahead_ms = floor.time().0.saturating_sub(wall.read().wall.0);
         let patience_ms = (options.bound_ahead + options.skew_max).as_millis() as u64;
         if ahead_ms > 0 && ahead_ms <= patience_ms {
@@ -183,7 +211,9 @@ impl Timekeeper {
         }
         let mut state = TimekeeperState {
             clock: Clock::resume(floor, file.newest().mark, options),
-            in_flight: None,
+            in_flight: VecDeque::new(),
+            promised,
+            promise_bound,
             renewal: BoundRenewal::Idle,
             synced_to: reached.synced_to,
             durable_synced_to: file.newest().synced_to,
@@ -193,6 +223,9 @@ impl Timekeeper {
             mark_interval: options.start_gap / 2,
             reported: ClockReport::default(),
         };
+        if commits.is_some() {
+            state.clock.extend_bound(Hlc::MAX);
+        }
         state.clock.close(wall.read());
         if state.clock.doubt().is_some() && wall.discipline().is_synchronised {
             state.clock.trust();
@@ -243,15 +276,47 @@ impl Timekeeper {
     /// Begins a group of appends: from here on the frontier stays below its stamps.
     pub(crate) fn begin_group(&self) {
         let mut state = self.state.lock();
-        assert!(state.in_flight.is_none(), "one group is on its way at a time");
         let promised = state.promise(self.wall.read());
-        state.in_flight = Some(promised.next());
+        state.in_flight.push_back(promised.next());
     }
 
-    /// The next stamp of the group. Blocks while the bound is being renewed.
+    /// Begins a group that has its stamps already, from `first` to `last`. Later stamps lie above them.
+    ///
+    /// # Errors
+    /// The last frontier that was given out, if that is not below the group: no entry may appear there
+    /// any more.
+    pub(crate) fn begin_stamped_group(&self, first: Hlc, last: Hlc) -> Result<(), Hlc> {
+        let mut state = self.state.lock();
+        if first <= state.promised {
+            return Err(state.promised);
+        }
+        state.in_flight.push_back(first);
+        state.clock.raise(last);
+        Ok(())
+    }
+
+    /// Begins a group that an earlier incarnation has written: the clock is above its stamps.
+    pub(crate) fn begin_held_group(&self, first: Hlc) {
+        self.state.lock().in_flight.push_back(first);
+    }
+
+    /// Later stamps lie above `floor`, which other nodes rely on.
+    pub(crate) fn raise(&self, floor: Hlc) {
+        self.state.lock().clock.raise(floor);
+    }
+
+    /// Lets promises be given below a later bound, if it is not that of the clock.
+    pub(crate) fn extend_promises(&self, bound: Hlc) {
+        let mut state = self.state.lock();
+        state.promise_bound = state.promise_bound.max(bound);
+        drop(state);
+        (self.on_frontier)();
+    }
+
+    /// The next stamp of the newest group. Blocks while the bound is being renewed.
     pub(crate) fn stamp(&self) -> Result<Hlc, TimeError> {
         let mut state = self.state.lock();
-        assert!(state.in_flight.is_some(), "a stamp belongs to a group");
+        assert!(!state.in_flight.is_empty(), "a stamp belongs to a group");
         let mut has_asked = false;
         loop {
             let reading = self.wall.read();
@@ -313,11 +378,22 @@ impl Timekeeper {
         received.map(drop)
     }
 
-    /// Ends the group: its appends are visible, or never will be.
+    /// Ends the oldest group: its appends are visible. Below `synced_to` the journal is on stable
+    /// storage, and stays.
     pub(crate) fn end_group(&self, synced_to: u64) {
         let mut state = self.state.lock();
-        state.in_flight = None;
+        let ended = state.in_flight.pop_front();
+        assert!(ended.is_some(), "a group ends once");
         state.synced_to = synced_to;
+        drop(state);
+        (self.on_frontier)();
+    }
+
+    /// Ends the newest groups: their appends will never be visible, and are not in the journal.
+    pub(crate) fn drop_groups(&self, count: usize) {
+        let mut state = self.state.lock();
+        let kept = state.in_flight.len().checked_sub(count).expect("a group ends once");
+        state.in_flight.truncate(kept);
         drop(state);
         (self.on_frontier)();
     }
@@ -350,10 +426,11 @@ impl Timekeeper {
         if !state.closing && state.bound_due().is_some() {
             self.want_renewal(&mut state);
         }
-        match state.in_flight {
-            Some(first) => first.previous().min(promised),
-            None => promised,
-        }
+        let bounded = promised.min(state.promise_bound.previous());
+        let frontier =
+            state.in_flight.front().map_or(bounded, |first| first.previous().min(bounded));
+        state.promised = state.promised.max(frontier);
+        frontier
     }
 
     /// Returns true if the frontier stays below the present only because a later bound is not on
@@ -507,7 +584,7 @@ impl BoundRenewer {
             state.report();
         }
         let (synced_to, mark) = (state.synced_to, state.clock.mark());
-        let unchanged = state.is_sync_unrecorded().then(|| state.clock.bound());
+        let unchanged = state.is_sync_unrecorded().then(|| state.file_bound());
         let Some(bound) = state.bound_due().or(unchanged) else {
             state.renewal = BoundRenewal::Idle;
             timekeeper.changed.notify_all();

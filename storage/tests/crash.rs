@@ -581,6 +581,7 @@ impl CrashMachine {
                 }
                 Err(AppendError::Refused(_)) => assert_eq!(copy.0.note, StageVerdict::Refuse),
                 Err(AppendError::Time(_)) => {}
+                Err(AppendError::CutOff | AppendError::Undecided) => panic!("nobody orders that"),
                 // Nothing of it was written.
                 Err(AppendError::Storage(error)) => {
                     assert!(self.may_fail(), "a healthy disk refused a write: {error}");

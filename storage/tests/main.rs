@@ -10,6 +10,7 @@ mod faults;
 mod golden;
 mod hostile;
 mod journal;
+mod later;
 mod latest;
 mod loading;
 mod log_removal;

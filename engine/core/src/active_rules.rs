@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hlc::{Hlc, UserTime};
 use parking_lot::Mutex;
-use storage::LogId;
+use storage::{GroupNumber, LogId, UndoLog};
 
 use crate::error::EngineError;
 use crate::user_time::UserTimeRule;
@@ -34,8 +34,7 @@ struct ActiveRulesState {
     /// The largest user time of logs with strict rules, including staged batches that are not
     /// visible yet.
     user_time_max: HashMap<LogId, UserTime>,
-    /// The values to restore if the group of appends is rolled back.
-    undo: Vec<RuleUndo>,
+    undo: UndoLog<RuleUndo>,
 }
 
 #[derive(Debug)]
@@ -93,21 +92,75 @@ impl ActiveRules {
         Ok(())
     }
 
-    /// The staged appends are visible.
-    pub(crate) fn commit(&self) {
-        self.0.lock().undo.clear();
+    /// What is staged from now on belongs to `group`.
+    pub(crate) fn begin(&self, group: GroupNumber) {
+        self.0.lock().undo.begin(group);
     }
 
-    /// The staged appends are discarded.
-    pub(crate) fn rollback(&self) {
+    /// The groups up to `group` are visible.
+    pub(crate) fn commit(&self, group: GroupNumber) {
+        self.0.lock().undo.commit(group).for_each(drop);
+    }
+
+    /// The groups from `from` on are dropped.
+    pub(crate) fn rollback(&self, from: GroupNumber) {
         let ActiveRulesState { rules, user_time_max: peaks, undo } = &mut *self.0.lock();
-        for undo in undo.drain(..).rev() {
-            match undo {
+        while let Some(step) = undo.pop(from) {
+            match step {
                 RuleUndo::Rule(log, Some(since)) => drop(rules.insert(log, since)),
                 RuleUndo::Rule(log, None) => drop(rules.remove(&log)),
                 RuleUndo::UserTimeMax(log, Some(peak)) => drop(peaks.insert(log, peak)),
                 RuleUndo::UserTimeMax(log, None) => drop(peaks.remove(&log)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::SysTime;
+
+    use super::*;
+
+    const LOG: LogId = LogId(7);
+
+    fn group(rules: &ActiveRules, number: u64, act: impl FnOnce(&ActiveRules)) {
+        rules.begin(GroupNumber(number));
+        act(rules);
+    }
+
+    fn in_force(rules: &ActiveRules) -> Hlc {
+        let state = rules.0.lock();
+        state.rules.get(&LOG).copied().unwrap_or(Hlc::ZERO)
+    }
+
+    #[test]
+    fn rules_and_largest_times_of_dropped_groups_are_taken_back_and_of_others_stay() {
+        let at = |ms| Hlc::at(SysTime(ms));
+        let time = |ms| UserTime(ms);
+        let rules = ActiveRules::default();
+        group(&rules, 1, |rules| rules.change(&[LOG], RuleChange::FromStamp, at(10)));
+        group(&rules, 2, |rules| {
+            rules.advance_user_time_max(LOG, time(0), time(5), time(50)).unwrap();
+        });
+        group(&rules, 3, |rules| {
+            rules.change(&[LOG], RuleChange::Removed, at(30));
+            rules.advance_user_time_max(LOG, time(0), time(1), time(2)).unwrap();
+        });
+        assert_eq!(in_force(&rules), Hlc::ZERO);
+        rules.commit(GroupNumber(1));
+        rules.rollback(GroupNumber(3));
+        assert_eq!(in_force(&rules), at(10));
+        // The second group's largest time holds again.
+        rules.begin(GroupNumber(3));
+        let refused = rules.advance_user_time_max(LOG, time(0), time(49), time(60));
+        assert!(matches!(refused, Err(EngineError::UserTimeOutOfOrder { .. })));
+        rules.rollback(GroupNumber(2));
+        rules.begin(GroupNumber(2));
+        rules.advance_user_time_max(LOG, time(0), time(3), time(4)).unwrap();
+        assert_eq!(in_force(&rules), at(10), "what is committed stays");
+        rules.commit(GroupNumber(2));
+        rules.rollback(GroupNumber(0));
+        assert_eq!(in_force(&rules), at(10));
     }
 }

@@ -7,7 +7,7 @@ use admission::Holder;
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
 use parking_lot::Mutex;
-use storage::{AppendStage, LogAppend, LogId, Offset, Payload};
+use storage::{AppendStage, GroupNumber, LogAppend, LogId, Offset, Payload, ReplayedEntry};
 use user_time::UserTimeExtractor;
 
 use crate::active_rules::{ActiveRules, RuleChange};
@@ -195,14 +195,55 @@ impl AppendStage for EngineAppendStage {
     type Note = AppendNote;
     type Refusal = EngineError;
 
+    fn begin(&mut self, group: GroupNumber) {
+        self.producers.lock().begin(group);
+        self.rules.begin(group);
+        self.markers.begin(group);
+    }
+
     fn stage(
         &mut self,
         append: &mut LogAppend<AppendNote>,
         base: Offset,
         stamp: Hlc,
     ) -> Result<(), EngineError> {
-        let mut producers = self.producers.lock();
+        let producers = Arc::clone(&self.producers);
+        let mut producers = producers.lock();
+        self.stage_append(&mut producers, append, base, stamp)?;
         producers.advance_activity(stamp);
+        Ok(())
+    }
+
+    fn commit(&mut self, group: GroupNumber) {
+        self.producers.lock().commit(group);
+        self.rules.commit(group);
+        self.markers.commit(group);
+    }
+
+    fn replay(&mut self, replayed: &ReplayedEntry<'_>) {
+        let position = replayed.entry.position;
+        unreachable!("the engine stages all that it writes, and has not staged {position}");
+    }
+
+    fn rollback(&mut self, from: GroupNumber) {
+        self.producers.lock().rollback(from);
+        self.rules.rollback(from);
+        self.markers.rollback(from);
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.producers.lock().encode()
+    }
+}
+
+impl EngineAppendStage {
+    fn stage_append(
+        &mut self,
+        producers: &mut ProducerStates,
+        append: &mut LogAppend<AppendNote>,
+        base: Offset,
+        stamp: Hlc,
+    ) -> Result<(), EngineError> {
         let note = match &append.note {
             AppendNote::Records(note) => note,
             AppendNote::Rules { logs, change } => {
@@ -222,7 +263,7 @@ impl AppendStage for EngineAppendStage {
                 return Ok(());
             }
             AppendNote::Marker(marker) => {
-                self.markers.stage_marker(&mut producers, append.log, marker, base, stamp)?;
+                self.markers.stage_marker(producers, append.log, marker, base, stamp)?;
                 append.crc_from =
                     self.format.finalize_header(&mut append.payload, base, append.epoch, None);
                 return Ok(());
@@ -256,27 +297,11 @@ impl AppendStage for EngineAppendStage {
             && producers.stage(append.log, producer, note.origin.as_ref(), base, stamp)
             && let Some(transactions) = &note.transactions
         {
-            self.markers.begin(transactions, base, producer.id);
+            self.markers.open(transactions, base, producer.id);
         }
         append.crc_from =
             self.format.finalize_header(&mut append.payload, base, append.epoch, time);
         Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.producers.lock().commit();
-        self.rules.commit();
-        self.markers.commit();
-    }
-
-    fn rollback(&mut self) {
-        self.producers.lock().rollback();
-        self.rules.rollback();
-        self.markers.rollback();
-    }
-
-    fn state(&self) -> Vec<u8> {
-        self.producers.lock().encode()
     }
 }
 

@@ -153,6 +153,9 @@ impl From<AppendError<EngineError>> for EngineError {
             AppendError::Time(error) => EngineError::Fenced(error.to_string()),
             AppendError::Storage(StorageError::Stopped { why }) => EngineError::Stopping(why),
             AppendError::Storage(error) => EngineError::Storage(error),
+            AppendError::CutOff | AppendError::Undecided => {
+                EngineError::Storage(StorageError::Interrupted)
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hlc::Hlc;
-use storage::{LogAppend, LogId, Offset, Payload};
+use storage::{GroupNumber, LogAppend, LogId, Offset, Payload, UndoLog};
 
 use crate::append::{AppendNote, event_append};
 use crate::error::EngineError;
@@ -82,11 +82,18 @@ pub(crate) fn ended_append(partition: LogId, ended: &EndedTransaction) -> LogApp
     LogAppend { user: ended.user_times(), ..append }
 }
 
+/// A transaction that begins or ends with an append that is not visible yet: its partition, and the
+/// offset of its first record.
+#[derive(Debug)]
+enum StagedBoundary {
+    Begun(Arc<LogTransactions>, Offset),
+    Ended(Arc<LogTransactions>, Offset),
+}
+
 /// Transactions that begin or end with the appends that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct MarkerStage {
-    begun: Vec<(Arc<LogTransactions>, Offset)>,
-    ended: Vec<(Arc<LogTransactions>, Offset)>,
+    staged: UndoLog<StagedBoundary>,
     /// The transaction that the last marker ended.
     last: Option<(LogId, EndedTransaction)>,
 }
@@ -94,14 +101,14 @@ pub(crate) struct MarkerStage {
 impl MarkerStage {
     /// Records that a transaction has its first record at `first`. It is open from now on, before
     /// the record is visible.
-    pub(crate) fn begin(
+    pub(crate) fn open(
         &mut self,
         transactions: &Arc<LogTransactions>,
         first: Offset,
         producer: i64,
     ) {
         transactions.begin(first, producer);
-        self.begun.push((Arc::clone(transactions), first));
+        self.staged.push(StagedBoundary::Begun(Arc::clone(transactions), first));
     }
 
     pub(crate) fn stage_marker(
@@ -131,7 +138,7 @@ impl MarkerStage {
         let first = open.first;
         let ended = EndedTransaction { producer, first, marker, decided, stable_to, is_committed };
         self.last = Some((log, ended));
-        self.ended.push((Arc::clone(&note.transactions), first));
+        self.staged.push(StagedBoundary::Ended(Arc::clone(&note.transactions), first));
         Ok(())
     }
 
@@ -149,16 +156,61 @@ impl MarkerStage {
         Ok(())
     }
 
-    /// Markers and entries are visible: the transactions are over.
-    pub(crate) fn commit(&mut self) {
-        self.begun.clear();
+    /// What is staged from now on belongs to `group`.
+    pub(crate) fn begin(&mut self, group: GroupNumber) {
+        self.staged.begin(group);
         self.last = None;
-        self.ended.drain(..).for_each(|(transactions, first)| transactions.end(first));
     }
 
-    pub(crate) fn rollback(&mut self) {
-        self.ended.clear();
+    /// The markers and entries of the groups up to `group` are visible: their transactions are over.
+    pub(crate) fn commit(&mut self, group: GroupNumber) {
+        for boundary in self.staged.commit(group) {
+            if let StagedBoundary::Ended(transactions, first) = boundary {
+                transactions.end(first);
+            }
+        }
+    }
+
+    /// The groups from `from` on will never be visible: what they begin is not open.
+    pub(crate) fn rollback(&mut self, from: GroupNumber) {
         self.last = None;
-        self.begun.drain(..).for_each(|(transactions, first)| transactions.end(first));
+        while let Some(boundary) = self.staged.pop(from) {
+            if let StagedBoundary::Begun(transactions, first) = boundary {
+                transactions.end(first);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_of_a_dropped_group_is_not_open_and_one_whose_marker_is_dropped_still_is() {
+        let transactions = Arc::new(LogTransactions::default());
+        let open = |stage: &mut MarkerStage, number, first| {
+            stage.begin(GroupNumber(number));
+            stage.open(&transactions, Offset(first), 9);
+        };
+        let end = |stage: &mut MarkerStage, number, first| {
+            stage.begin(GroupNumber(number));
+            stage.staged.push(StagedBoundary::Ended(Arc::clone(&transactions), Offset(first)));
+        };
+        let mut stage = MarkerStage::default();
+        open(&mut stage, 1, 10);
+        end(&mut stage, 2, 10);
+        open(&mut stage, 3, 20);
+        assert_eq!(transactions.first_unstable(), Some(Offset(10)), "no marker is visible");
+        stage.commit(GroupNumber(1));
+        stage.rollback(GroupNumber(2));
+        assert_eq!(transactions.first_unstable(), Some(Offset(10)), "its marker was dropped");
+        stage.commit(GroupNumber(3));
+        end(&mut stage, 2, 10);
+        open(&mut stage, 3, 30);
+        stage.commit(GroupNumber(2));
+        assert_eq!(transactions.first_unstable(), Some(Offset(30)));
+        stage.rollback(GroupNumber(3));
+        assert_eq!(transactions.first_unstable(), None);
     }
 }

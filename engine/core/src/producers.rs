@@ -13,7 +13,7 @@ use std::sync::Arc;
 use admission::{Budget, BudgetKind, BudgetSpec, Holder};
 use hlc::Hlc;
 use serde::{Deserialize, Serialize};
-use storage::{LogId, Offset};
+use storage::{GroupNumber, LogId, Offset, UndoLog};
 
 use crate::error::EngineError;
 
@@ -196,6 +196,27 @@ type OpenByLog = HashMap<LogId, HashMap<i64, OpenTransaction>>;
 enum UndoStep {
     Producer(LogId, i64, Option<ProducerStateEntry>),
     Transaction(LogId, i64, Option<OpenTransaction>),
+    /// The log had no transaction before.
+    Transactional(LogId),
+}
+
+/// The activity time: the sum of the intervals between entries of the journal, each limited by
+/// [`IDLE_STEP_MS_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ActivityClock {
+    ms: u64,
+    /// The stamp of the last entry that is counted.
+    last: Hlc,
+}
+
+impl ActivityClock {
+    fn advance(&mut self, stamp: Hlc) {
+        if self.last != Hlc::ZERO {
+            let passed_ms = stamp.time().0.saturating_sub(self.last.time().0);
+            self.ms = self.ms.saturating_add(passed_ms.min(IDLE_STEP_MS_MAX));
+        }
+        self.last = self.last.max(stamp);
+    }
 }
 
 /// The budgets of producers, by whether this service allocated their ids.
@@ -262,15 +283,13 @@ pub(crate) struct ProducerStates {
     open_count: usize,
     /// The logs that ever had a transaction.
     transactional: BTreeSet<LogId>,
-    /// The activity time: the sum of the intervals between entries of the journal, each limited by
-    /// [`IDLE_STEP_MS_MAX`].
-    active_ms: u64,
-    /// The stamp of the last entry that is counted.
-    last_stamp: Hlc,
+    /// It counts published entries alone, so that it is the same on each replica.
+    activity: ActivityClock,
+    /// What it will be once each group in flight is published.
+    staged_activity: VecDeque<(GroupNumber, ActivityClock)>,
     /// The activity time of the last search for idle producers.
     expiry_checked_ms: u64,
-    /// The states that staged appends replaced, newest last.
-    undo: Vec<UndoStep>,
+    undo: UndoLog<UndoStep>,
 }
 
 impl ProducerStates {
@@ -347,6 +366,7 @@ impl ProducerStates {
         if let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&id)) {
             if producer.account.holder.is_restored() {
                 let account = ProducerAccount::from(origin);
+                self.undo.push(UndoStep::Producer(log, id, Some(producer.clone())));
                 let producer = ProducerStateEntry { account, ..producer.clone() };
                 self.insert(log, id, producer);
             }
@@ -384,8 +404,9 @@ impl ProducerStates {
             let candidate = *self.candidates.get(account)?.first()?;
             let EvictionCandidate { noted_ms, log, id } = candidate;
             let is_open = self.open_transaction(log, id).is_some();
-            let active_ms = if is_open { self.active_ms } else { self.by_log[&log][&id].active_ms };
-            if !is_open && active_ms.saturating_add(idle_ms) <= self.active_ms {
+            let now_ms = self.activity.ms;
+            let active_ms = if is_open { now_ms } else { self.by_log[&log][&id].active_ms };
+            if !is_open && active_ms.saturating_add(idle_ms) <= now_ms {
                 return Some(candidate);
             }
             if noted_ms >= active_ms {
@@ -457,7 +478,9 @@ impl ProducerStates {
         self.undo.push(UndoStep::Producer(log, note.id, before));
         let begins = note.is_transactional && self.open_transaction(log, note.id).is_none();
         if begins {
-            self.transactional.insert(log);
+            if self.transactional.insert(log) {
+                self.undo.push(UndoStep::Transactional(log));
+            }
             self.set_open(
                 log,
                 note.id,
@@ -471,7 +494,7 @@ impl ProducerStates {
     /// Records a batch that was written.
     pub(crate) fn record(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
         self.stage(log, note, None, base, stamp);
-        self.undo.clear();
+        self.forget_undo();
         self.trim_replayed(REPLAY_EXCESS);
     }
 
@@ -486,14 +509,14 @@ impl ProducerStates {
         epoch: i16,
         stamp: Hlc,
     ) -> Option<OpenTransaction> {
-        self.advance_activity(stamp);
         let open = self.set_open(log, id, None)?;
         self.undo.push(UndoStep::Transaction(log, id, Some(open)));
+        let active_ms = self.advance_activity(stamp);
         if let Some(producer) =
             self.by_log.get_mut(&log).and_then(|producers| producers.get_mut(&id))
         {
             self.undo.push(UndoStep::Producer(log, id, Some(producer.clone())));
-            producer.active_ms = self.active_ms;
+            producer.active_ms = active_ms;
             producer.has_marker = true;
             if epoch > producer.epoch {
                 producer.epoch = epoch;
@@ -515,7 +538,7 @@ impl ProducerStates {
         stamp: Hlc,
     ) -> Option<OpenTransaction> {
         let ended = self.stage_marker(log, id, epoch, stamp);
-        self.undo.clear();
+        self.forget_undo();
         ended
     }
 
@@ -615,8 +638,7 @@ impl ProducerStates {
         base: Offset,
         stamp: Hlc,
     ) -> Option<ProducerStateEntry> {
-        self.advance_activity(stamp);
-        let (active_ms, epoch) = (self.active_ms, note.epoch);
+        let (active_ms, epoch) = (self.advance_activity(stamp), note.epoch);
         let before = self.by_log.get(&log).and_then(|producers| producers.get(&note.id)).cloned();
         if before.is_none() {
             let written = VecDeque::with_capacity(BATCHES_TO_RETAIN);
@@ -644,22 +666,28 @@ impl ProducerStates {
         before
     }
 
-    /// Advances the activity time: something is written, by whomever.
-    pub(crate) fn advance_activity(&mut self, stamp: Hlc) {
-        if self.last_stamp != Hlc::ZERO {
-            let passed_ms = stamp.time().0.saturating_sub(self.last_stamp.time().0);
-            let step_ms = passed_ms.min(IDLE_STEP_MS_MAX);
-            self.active_ms = self.active_ms.saturating_add(step_ms);
+    /// Advances the activity time: something is written, by whomever. It is published already, or
+    /// belongs to the group that is being staged. Returns the time.
+    pub(crate) fn advance_activity(&mut self, stamp: Hlc) -> u64 {
+        if let Some((_, staged)) = self.staged_activity.back_mut() {
+            staged.advance(stamp);
+            return staged.ms;
         }
-        self.last_stamp = self.last_stamp.max(stamp);
-        if self.active_ms >= self.expiry_checked_ms.saturating_add(EXPIRY_CHECK_MS) {
-            self.expiry_checked_ms = self.active_ms;
+        self.activity.advance(stamp);
+        self.remove_expired_if_due();
+        self.activity.ms
+    }
+
+    fn remove_expired_if_due(&mut self) {
+        let now_ms = self.activity.ms;
+        if now_ms >= self.expiry_checked_ms.saturating_add(EXPIRY_CHECK_MS) {
+            self.expiry_checked_ms = now_ms;
             self.remove_expired();
         }
     }
 
     fn remove_expired(&mut self) {
-        let now_ms = self.active_ms;
+        let now_ms = self.activity.ms;
         self.retain(|producer| now_ms < producer.active_ms.saturating_add(EXPIRY_MS));
     }
 
@@ -751,22 +779,33 @@ impl ProducerStates {
         }
     }
 
-    /// The committed states, encoded.
+    /// The states after all published groups, encoded.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        assert!(self.undo.is_empty(), "nothing is staged when a segment is rolled");
         // Sorted, so that equal states have equal bytes.
-        let by_log: BTreeMap<LogId, BTreeMap<&i64, &ProducerStateEntry>> =
-            self.by_log.iter().map(|(log, producers)| (*log, producers.iter().collect())).collect();
-        let state = (self.active_ms, self.last_stamp, by_log);
+        let mut by_log: BTreeMap<LogId, BTreeMap<i64, &ProducerStateEntry>> = BTreeMap::new();
+        for (log, producers) in &self.by_log {
+            by_log.insert(*log, producers.iter().map(|(id, producer)| (*id, producer)).collect());
+        }
+        let mut open: BTreeMap<LogId, BTreeMap<i64, &OpenTransaction>> = BTreeMap::new();
+        for (log, of_log) in &self.open {
+            open.insert(*log, of_log.iter().map(|(id, open)| (*id, open)).collect());
+        }
+        let mut transactional: BTreeSet<LogId> = self.transactional.clone();
+        for step in self.undo.iter().rev() {
+            match step {
+                UndoStep::Producer(log, id, before) => set_entry(&mut by_log, *log, *id, before),
+                UndoStep::Transaction(log, id, before) => set_entry(&mut open, *log, *id, before),
+                UndoStep::Transactional(log) => _ = transactional.remove(log),
+            }
+        }
+        let state = (self.activity.ms, self.activity.last, by_log);
         let mut bytes = postcard::to_stdvec(&state).expect("producers can be encoded");
         let (_, _, by_log) = &state;
         let entries = || by_log.values().flat_map(BTreeMap::values);
-        let holders = self.stored_holders();
+        let holders = stored_holders(entries().copied());
         let has_markers = entries().any(|producer| producer.has_marker);
-        if !self.transactional.is_empty() || !holders.is_empty() || has_markers {
-            let open: BTreeMap<LogId, BTreeMap<&i64, &OpenTransaction>> =
-                self.open.iter().map(|(log, open)| (*log, open.iter().collect())).collect();
-            let transactions = (open, &self.transactional);
+        if !transactional.is_empty() || !holders.is_empty() || has_markers {
+            let transactions = (open, transactional);
             bytes = postcard::to_extend(&transactions, bytes).expect("they can be encoded");
         }
         if !holders.is_empty() || has_markers {
@@ -782,20 +821,6 @@ impl ProducerStates {
             bytes = postcard::to_extend(&markers, bytes).expect("they can be encoded");
         }
         bytes
-    }
-
-    /// The names of the holders with the most producers.
-    fn stored_holders(&self) -> Vec<String> {
-        let mut counts = BTreeMap::<&str, usize>::new();
-        for producer in self.by_log.values().flat_map(HashMap::values) {
-            if !producer.account.holder.is_restored() {
-                *counts.entry(producer.account.holder.name()).or_default() += 1;
-            }
-        }
-        let mut holders: Vec<_> = counts.into_iter().collect();
-        holders.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        holders.truncate(STORED_HOLDERS_MAX);
-        holders.into_iter().map(|(name, _)| name.to_owned()).collect()
     }
 
     /// Decodes the result of [`ProducerStates::encode`]. Earlier versions encoded more producers,
@@ -820,8 +845,7 @@ impl ProducerStates {
             open_count: open.values().map(HashMap::len).sum(),
             open,
             transactional,
-            active_ms,
-            last_stamp: counted,
+            activity: ActivityClock { ms: active_ms, last: counted },
             expiry_checked_ms: active_ms,
             ..ProducerStates::default()
         };
@@ -841,16 +865,48 @@ impl ProducerStates {
         Ok(producers)
     }
 
-    pub(crate) fn commit(&mut self) {
-        self.undo.clear();
+    /// Nothing is staged: what was recorded is in the journal.
+    fn forget_undo(&mut self) {
+        self.undo.commit(GroupNumber(u64::MAX)).for_each(drop);
     }
 
-    pub(crate) fn rollback(&mut self) {
-        while let Some(step) = self.undo.pop() {
+    /// What is staged from now on belongs to `group`.
+    pub(crate) fn begin(&mut self, group: GroupNumber) {
+        self.undo.begin(group);
+        let before = self.staged_activity.back().map_or(self.activity, |(_, activity)| *activity);
+        self.staged_activity.push_back((group, before));
+    }
+
+    /// The groups up to `group` are published.
+    pub(crate) fn commit(&mut self, group: GroupNumber) {
+        self.undo.commit(group).for_each(drop);
+        while let Some((_, activity)) = self.staged_activity.pop_front_if(|(of, _)| *of <= group) {
+            self.activity = activity;
+        }
+        self.remove_expired_if_due();
+    }
+
+    /// Takes back the groups from `from` on.
+    pub(crate) fn rollback(&mut self, from: GroupNumber) {
+        // A search for idle producers spares those that are active in these groups alone.
+        let checked_ms = self.expiry_checked_ms;
+        let stays = |producer: &ProducerStateEntry| {
+            checked_ms < producer.active_ms.saturating_add(EXPIRY_MS)
+        };
+        let mut restores_expired = false;
+        while let Some(step) = self.undo.pop(from) {
             match step {
-                UndoStep::Producer(log, id, before) => self.restore_producer(log, id, before),
+                UndoStep::Producer(log, id, before) => {
+                    restores_expired |= before.as_ref().is_some_and(|before| !stays(before));
+                    self.restore_producer(log, id, before);
+                }
                 UndoStep::Transaction(log, id, before) => drop(self.set_open(log, id, before)),
+                UndoStep::Transactional(log) => _ = self.transactional.remove(&log),
             }
+        }
+        while self.staged_activity.pop_back_if(|(of, _)| *of >= from).is_some() {}
+        if restores_expired {
+            self.retain(stays);
         }
     }
 
@@ -860,6 +916,37 @@ impl ProducerStates {
             None => _ = self.remove(log, id),
         }
     }
+}
+
+/// Puts back what an entry was; `None` if there was none.
+fn set_entry<'a, T>(
+    by_log: &mut BTreeMap<LogId, BTreeMap<i64, &'a T>>,
+    log: LogId,
+    id: i64,
+    before: &'a Option<T>,
+) {
+    let of_log = by_log.entry(log).or_default();
+    match before {
+        Some(before) => _ = of_log.insert(id, before),
+        None => _ = of_log.remove(&id),
+    }
+    if of_log.is_empty() {
+        by_log.remove(&log);
+    }
+}
+
+/// The names of the holders with the most producers.
+fn stored_holders<'a>(producers: impl Iterator<Item = &'a ProducerStateEntry>) -> Vec<String> {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for producer in producers {
+        if !producer.account.holder.is_restored() {
+            *counts.entry(producer.account.holder.name()).or_default() += 1;
+        }
+    }
+    let mut holders: Vec<_> = counts.into_iter().collect();
+    holders.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    holders.truncate(STORED_HOLDERS_MAX);
+    holders.into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
 fn next_sequence(sequence: i32) -> i32 {
@@ -875,9 +962,12 @@ fn shrink(producers: &mut HashMap<i64, ProducerStateEntry>) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const LOG: LogId = LogId(1);
+    const GROUP: GroupNumber = GroupNumber(0);
 
     fn note(epoch: i16, first: i32, count: i32) -> ProducerSequence {
         let last_sequence = first + (count - 1);
@@ -897,7 +987,7 @@ mod tests {
     ) -> Result<(), EngineError> {
         producers.check(LOG, &note)?;
         producers.stage(LOG, &note, None, Offset(base), Hlc::from_bits(base + 1));
-        producers.commit();
+        producers.commit(GROUP);
         Ok(())
     }
 
@@ -947,8 +1037,7 @@ mod tests {
         };
         let producers = ProducerStates {
             by_log: HashMap::from([(LogId(u64::MAX), HashMap::from([(i64::MIN, producer)]))]),
-            active_ms: u64::MAX,
-            last_stamp: Hlc::MAX,
+            activity: ActivityClock { ms: u64::MAX, last: Hlc::MAX },
             ..ProducerStates::default()
         };
         // For a log with one producer, the number of its producers is one byte; and so is the
@@ -991,7 +1080,7 @@ mod tests {
         write(&mut producers, note(0, 0, 1), 0).unwrap();
         producers.stage(LOG, &note(0, 1, 1), None, Offset(1), Hlc::from_bits(2));
         producers.stage(LOG, &note(0, 2, 1), None, Offset(2), Hlc::from_bits(3));
-        producers.rollback();
+        producers.rollback(GROUP);
         assert!(producers.check(LOG, &note(0, 1, 1)).is_ok());
     }
 
@@ -1029,7 +1118,7 @@ mod tests {
         producers.check(LOG, &note)?;
         producers.admit(LOG, note.id, origin)?;
         producers.stage(LOG, &note, Some(origin), Offset(0), stamp);
-        producers.commit();
+        producers.commit(GROUP);
         Ok(())
     }
 
@@ -1115,7 +1204,7 @@ mod tests {
         for _ in 0..1000 {
             producers.admit(LOG, 9, &bob).unwrap();
             producers.stage(LOG, &note(0, 0, 1), Some(&bob), Offset(0), at(1));
-            producers.rollback();
+            producers.rollback(GROUP);
         }
         assert_eq!(count(&producers), 0);
         assert!(producers.candidates.is_empty());
@@ -1130,7 +1219,7 @@ mod tests {
         let alice = origin("User:alice", true);
         producers.admit(LOG, 9, &alice).unwrap();
         producers.stage(LOG, &note(0, 1, 1), Some(&alice), Offset(2), at(3));
-        producers.rollback();
+        producers.rollback(GROUP);
         assert_eq!(count(&producers), 1);
         assert_eq!(producers.budgets.allocated.held(&Holder::restored()), 1);
         producers.admit(LOG, 9, &alice).unwrap();
@@ -1176,7 +1265,7 @@ mod tests {
         producers.advance_activity(at(1 + ACTIVE_MS));
         producers.admit(LOG, written, &bob).unwrap();
         producers.stage(LOG, &sequence(written), Some(&bob), Offset(1), at(2 + ACTIVE_MS));
-        producers.rollback();
+        producers.rollback(GROUP);
         let after = producers.by_log[&LOG].keys().copied().collect::<BTreeSet<_>>();
         assert!(before == after, "the same producers as before");
         assert_eq!(count(&producers), before.len());
@@ -1207,7 +1296,7 @@ mod tests {
             producers.record(LOG, &note, Offset(id as u64), at(1));
         }
         producers.stage_marker(LOG, 1, 0, at(2));
-        producers.rollback();
+        producers.rollback(GROUP);
         producers.record_marker(LOG, 2, 0, at(3)).expect("it is open");
         let markers = |producers: &ProducerStates| {
             let active = producers.of_log(LOG).into_iter();
@@ -1277,7 +1366,7 @@ mod tests {
         let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 0, 1), 0).unwrap();
         write(&mut producers, note(0, 1, 1), 1).unwrap();
-        producers.rollback();
+        producers.rollback(GROUP);
         assert!(producers.check(LOG, &note(0, 2, 1)).is_ok());
         assert!(matches!(
             producers.check(LOG, &note(0, 1, 1)),
@@ -1292,8 +1381,8 @@ mod tests {
         pass(&mut producers, 1000..1000 + EXPIRY_MS / 2);
         let mut again = ProducerStates::decode(&producers.encode()).unwrap();
         assert_eq!(
-            (again.active_ms, again.last_stamp, again.expiry_checked_ms),
-            (producers.active_ms, producers.last_stamp, producers.active_ms)
+            (again.activity, again.expiry_checked_ms),
+            (producers.activity, producers.activity.ms)
         );
         pass(&mut again, 1000 + EXPIRY_MS / 2..1000 + EXPIRY_MS + 2 * EXPIRY_CHECK_MS);
         assert_eq!(count(&again), 0);
@@ -1303,10 +1392,10 @@ mod tests {
     fn a_day_of_silence_is_enough_and_less_is_not() {
         let mut producers = ProducerStates::default();
         record(&mut producers, 1, 1, at(1000));
-        producers.active_ms = EXPIRY_MS - 1;
+        producers.activity.ms = EXPIRY_MS - 1;
         producers.remove_expired();
         assert_eq!(count(&producers), 1);
-        producers.active_ms = EXPIRY_MS;
+        producers.activity.ms = EXPIRY_MS;
         producers.remove_expired();
         assert_eq!(count(&producers), 0);
     }
@@ -1314,7 +1403,7 @@ mod tests {
     /// Writes something every half hour.
     fn pass(producers: &mut ProducerStates, time: std::ops::Range<u64>) {
         let ticks = time.clone().step_by(30 * 60 * 1000);
-        ticks.chain([time.end]).for_each(|ms| producers.advance_activity(at(ms)));
+        ticks.chain([time.end]).for_each(|ms| _ = producers.advance_activity(at(ms)));
     }
 
     #[test]
@@ -1354,8 +1443,102 @@ mod tests {
             producers.stage(LogId(log), &note, None, Offset(1), at(2));
         }
         assert_eq!(count(&producers), 3);
-        producers.rollback();
+        producers.rollback(GROUP);
         assert_eq!(count(&producers), 1);
         assert_eq!(producers.by_log.len(), 1);
+    }
+
+    /// A change of the states, on which groups of them and the order of publication act alike.
+    #[derive(Clone, Copy, Debug)]
+    enum Change {
+        Batch { log: u64, id: i64, count: i32, is_transactional: bool },
+        Marker { log: u64, id: i64 },
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let (log, id) = (1..3_u64, 0..4_i64);
+        let batch = (log.clone(), id.clone(), 1..4, any::<bool>());
+        prop_oneof![
+            3 => batch.prop_map(|(log, id, count, is_transactional)| {
+                Change::Batch { log, id, count, is_transactional }
+            }),
+            1 => (log, id).prop_map(|(log, id)| Change::Marker { log, id }),
+        ]
+    }
+
+    /// Stages changes from the stamp `ms` on, an hour apart; returns the one after the last.
+    fn stage_all(producers: &mut ProducerStates, changes: &[Change], mut ms: u64) -> u64 {
+        for change in changes {
+            ms += 1_000_000;
+            match *change {
+                Change::Batch { log, id, count, is_transactional } => {
+                    let log = LogId(log);
+                    let producer = producers.by_log.get(&log).and_then(|of_log| of_log.get(&id));
+                    let first = producer.and_then(|producer| producer.newest());
+                    let first = first.map_or(0, |newest| next_sequence(newest.last));
+                    let note = ProducerSequence { id, is_transactional, ..note(0, first, count) };
+                    if producers.check(log, &note).is_ok() {
+                        producers.stage(log, &note, None, Offset(ms), at(ms));
+                    }
+                }
+                Change::Marker { log, id } => {
+                    producers.stage_marker(LogId(log), id, 0, at(ms));
+                }
+            }
+        }
+        ms
+    }
+
+    proptest! {
+        /// Several groups in flight, of which some are dropped: what is left has never seen them.
+        #[test]
+        fn groups_that_are_dropped_leave_no_trace(
+            published in prop::collection::vec(change(), 0..12),
+            groups in prop::collection::vec(prop::collection::vec(change(), 0..6), 1..4),
+            kept in 0..4_usize,
+            committed in 0..4_usize,
+        ) {
+            let kept = kept.min(groups.len());
+            let committed = committed.min(kept);
+            let (mut producers, mut twin) = (ProducerStates::default(), ProducerStates::default());
+            let mut ms = 1000;
+            for states in [&mut producers, &mut twin] {
+                states.begin(GROUP);
+                ms = stage_all(states, &published, 1000);
+                states.commit(GROUP);
+            }
+            let state_before = producers.encode();
+            let mut at_ends = vec![state_before];
+            for (nth, group) in groups.iter().enumerate() {
+                let number = GroupNumber(1 + nth as u64);
+                producers.begin(number);
+                let end = stage_all(&mut producers, group, ms);
+                prop_assert_eq!(&producers.encode(), &at_ends[0], "what is staged is not stored");
+                if nth < kept {
+                    twin.begin(number);
+                    stage_all(&mut twin, group, ms);
+                    twin.commit(number);
+                    at_ends.push(twin.encode());
+                }
+                ms = end;
+            }
+            for nth in 0..committed {
+                producers.commit(GroupNumber(1 + nth as u64));
+                prop_assert_eq!(&producers.encode(), &at_ends[nth + 1]);
+            }
+            producers.rollback(GroupNumber(1 + kept as u64));
+            prop_assert_eq!(&producers.encode(), &at_ends[committed]);
+            producers.commit(GroupNumber(kept as u64));
+            prop_assert_eq!(producers.encode(), twin.encode());
+            prop_assert_eq!(producers.open_count, twin.open_count);
+            prop_assert_eq!(&producers.open_firsts, &twin.open_firsts);
+            prop_assert_eq!(producers.budgets.allocated.used(), twin.budgets.allocated.used());
+            // When a candidate was last noted is only known to a minute.
+            let candidates = |states: &ProducerStates| {
+                let all = states.candidates.values().flatten();
+                all.map(|candidate| (candidate.log, candidate.id)).collect::<BTreeSet<_>>()
+            };
+            prop_assert_eq!(candidates(&producers), candidates(&twin));
+        }
     }
 }

@@ -20,8 +20,9 @@ use crate::entry::{LogId, Offset};
 use crate::error::StorageError;
 use crate::index::{BlockCache, SegmentIndex, latest_runs_range};
 use crate::journal::{
-    FRAME_BYTES, FrameHeader, FrameReader, FrameVisitor, JournalScanItem, RecoverError,
-    SEGMENT_HEADER_BYTES, ScannedFrame, Segment, check_synced, padded, segment_name, walk,
+    FRAME_BYTES, FrameHeader, FrameReader, FrameVisitor, JournalScanItem, KnownSynced,
+    RecoverError, SEGMENT_HEADER_BYTES, ScannedFrame, Segment, check_synced, padded, segment_name,
+    walk,
 };
 use crate::manifest::{LogHorizon, Manifest, ManifestSegment};
 use crate::proof::{
@@ -280,7 +281,7 @@ impl FrameSearch {
         match self.first_later {
             Some(position) => Ok(position),
             None => {
-                check_synced(&walked, synced_to)?;
+                check_synced(&walked, KnownSynced::AlsoByFrames(synced_to))?;
                 Ok(walked.end)
             }
         }
@@ -359,7 +360,7 @@ pub fn entries_after(
     }
     let mut reader = OpenEntries { read: &mut read };
     let walked = walk(disk, manifest.indexed_to, Hlc::ZERO, known.synced_to, &mut reader)?;
-    check_synced(&walked, known.synced_to)?;
+    check_synced(&walked, KnownSynced::AlsoByFrames(known.synced_to))?;
     Ok(())
 }
 

@@ -424,26 +424,36 @@ fn with_reserve(
 /// Truncates what a crash left unfinished after the last good frame of a journal that was walked,
 /// and puts the rest on stable storage.
 ///
-/// The bound file says that everything below `synced_to` is on stable storage.
-///
 /// # Errors
 /// [`RecoverError`]; then nothing has changed, unless the disk failed.
 pub fn finish_recovery(
     disk: &dyn Disk,
     walked: JournalWalk,
-    synced_to: u64,
+    known: KnownSynced,
 ) -> Result<RecoveredJournal, RecoverError> {
-    check_synced(&walked, synced_to)?;
+    check_synced(&walked, known)?;
+    let (KnownSynced::To(synced_to) | KnownSynced::AlsoByFrames(synced_to)) = known;
     truncate_torn_tail(disk, walked, synced_to)
 }
 
-/// Checks that a walk reached everything that was on stable storage: what is below `synced_to`, and
-/// what later frames say.
+/// What is known to be on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownSynced {
+    /// Everything below this position.
+    To(u64),
+    /// Everything below this position, and what frames say: they were laid out here.
+    AlsoByFrames(u64),
+}
+
+/// Checks that a walk reached everything that was on stable storage.
 ///
 /// # Errors
 /// [`RecoverError::Corrupt`], or the disk fails.
-pub(crate) fn check_synced(walked: &JournalWalk, synced_to: u64) -> Result<(), RecoverError> {
-    let known = synced_behind(walked)?.max(synced_to);
+pub(crate) fn check_synced(walked: &JournalWalk, known: KnownSynced) -> Result<(), RecoverError> {
+    let known = match known {
+        KnownSynced::To(position) => position,
+        KnownSynced::AlsoByFrames(position) => synced_behind(walked)?.max(position),
+    };
     if walked.end < known {
         let last = walked.segments.last().map(|segment| segment.name().to_owned());
         let (file, reason) = match &walked.bad_frame {

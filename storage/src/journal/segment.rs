@@ -114,6 +114,13 @@ impl Segment {
         Ok(())
     }
 
+    /// Makes a rolled segment one that is written to again.
+    pub(crate) fn reopen(&self) -> Result<(), StorageError> {
+        self.file().hold_open(true)?;
+        self.is_sealed_synced.store(false, Ordering::Release);
+        Ok(())
+    }
+
     /// Returns true if it was rolled and is on stable storage.
     pub(crate) fn is_sealed_synced(&self) -> bool {
         self.is_sealed_synced.load(Ordering::Acquire)
@@ -149,6 +156,11 @@ impl Segment {
         }
         let header = SegmentHeader::decode(&bytes).filter(|header| header.start == start);
         Ok(header.map(|header| Segment::new(header, data)))
+    }
+
+    /// Its header.
+    pub(crate) fn header(&self) -> SegmentHeader {
+        SegmentHeader { start: self.start, salt: self.salt }
     }
 
     /// The salt of its frames' checksums.
@@ -193,6 +205,12 @@ impl JournalSegments {
 
     pub(crate) fn push(&self, segment: Arc<Segment>) {
         self.0.write().push(segment);
+    }
+
+    /// Drops the last segment.
+    pub(crate) fn remove_last(&self, last: &Segment) {
+        let removed = self.0.write().pop();
+        assert!(removed.is_some_and(|removed| removed.start == last.start), "it is the last one");
     }
 
     /// Drops the segments that begin below `position`: their entries are found in index files now.

@@ -1,20 +1,24 @@
 //! Appending to the journal: lay out a group, write it, sync it.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use hlc::Hlc;
+
 use super::direct_writer::DirectWriter;
-use super::frame::{FRAME_BYTES, FrameHeader, padded};
+use super::frame::FrameHeader;
+use super::group::FrameGroup;
 use super::segment::{JournalSegments, Segment, SegmentHeader};
 use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::payload::Payload;
-use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
+use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher, body_digest};
 use crate::space_reserve::{SpaceReserve, no_space_error};
+use crate::storage_file::{remove_file, sync_directory};
 
-/// Rests shorter than this are copied next to their header; a slice of their own would cost more.
-const COPY_BYTES_MAX: usize = 2 << 10;
 /// The number of zeros that are written ahead of small durable groups. A sync after an overwrite
 /// commits no metadata of the file, which makes it several times quicker.
 const ZERO_AHEAD_BYTES: u64 = 1 << 20;
@@ -53,39 +57,69 @@ pub(crate) struct JournalWriter {
     disk: Arc<dyn Disk>,
     reserve: Arc<SpaceReserve>,
     segments: Arc<JournalSegments>,
-    current: Option<Arc<Segment>>,
+    current: Option<OpenSegment>,
     end: u64,
     synced_to: u64,
     zeroed_to: u64,
     segment_bytes_max: u64,
+    /// The segments that were rolled and not taken yet, oldest first.
+    rolled: VecDeque<RolledSegment>,
     /// Rolled segments that may still be only in the page cache.
     unsynced: Vec<Arc<Segment>>,
-    /// The headers, payload headers, short rests and paddings of the group being laid out.
-    scratch: Vec<u8>,
-    slices: Vec<GroupSlice>,
-    buffered_to: u64,
+    /// The memory of an earlier group, for the next one.
+    spare: FrameGroup,
     direct_writer: DirectWriter,
-    /// The number of frames that the current segment holds, and the number that it may hold.
-    frames: u64,
+    /// The most frames of a segment.
     frames_max: u64,
     salt: u64,
     proofs: bool,
     hasher: LeafHasher,
-    /// A leaf for each frame of the current segment; `None` if not all are known.
-    leaves: Option<FrameLeaves>,
+    /// True if the next group begins a segment.
+    ends_segment: bool,
 }
 
-pub(crate) struct RolledSegment {
+/// A segment, and what was written to it.
+#[derive(Debug)]
+pub(crate) struct OpenSegment {
     pub(crate) segment: Arc<Segment>,
-    /// The position after its last frame.
-    pub(crate) end: u64,
-    /// The leaves of its frames, if all are known.
+    /// The number of its frames.
+    pub(crate) frames: u64,
+    /// The stamp of the first of them; zero without one.
+    pub(crate) since: Hlc,
+    /// A leaf for each frame; `None` if not all are known.
     pub(crate) leaves: Option<FrameLeaves>,
 }
 
-enum GroupSlice {
-    Scratch { from: usize, to: usize },
-    Rest(bytes::Bytes),
+impl OpenSegment {
+    fn add(&mut self, group: &mut FrameGroup) {
+        self.frames += group.frames;
+        if self.since == Hlc::ZERO {
+            self.since = group.first;
+        }
+        match (&mut self.leaves, &mut group.leaves) {
+            (Some(leaves), Some(of_group)) => leaves.append(of_group),
+            _ => self.leaves = None,
+        }
+    }
+
+    /// Takes back what `group` added last.
+    fn remove(&mut self, group: &FrameGroup) {
+        self.frames -= group.frames;
+        if self.frames == 0 {
+            self.since = Hlc::ZERO;
+        }
+        if let Some(leaves) = &mut self.leaves {
+            leaves.truncate(group.start);
+        }
+    }
+}
+
+/// A segment to which nothing more is written.
+#[derive(Debug)]
+pub(crate) struct RolledSegment {
+    pub(crate) open: OpenSegment,
+    /// The position after its last frame.
+    pub(crate) end: u64,
 }
 
 impl JournalWriter {
@@ -93,14 +127,20 @@ impl JournalWriter {
         disk: Arc<dyn Disk>,
         reserve: Arc<SpaceReserve>,
         segments: Arc<JournalSegments>,
-        end: u64,
+        (end, published_to): (u64, u64),
         limits: JournalWriterOptions,
-        frames: u64,
+        rolled: VecDeque<RolledSegment>,
+        (frames, since): (u64, Hlc),
     ) -> Result<JournalWriter, StorageError> {
-        let current = segments.last();
-        if let Some(current) = &current {
-            current.data.set_final(current.at(end));
-            current.file().hold_open(true)?;
+        // An earlier incarnation may have begun the segment: its leaves are not known here.
+        let open = |segment| OpenSegment { segment, frames, since, leaves: None };
+        let current = segments.last().map(open);
+        let written = rolled.iter().map(|rolled| &rolled.open).chain(&current);
+        for OpenSegment { segment, .. } in written {
+            segment.data.set_final(segment.at(published_to.max(segment.start)));
+        }
+        if let Some(OpenSegment { segment, .. }) = &current {
+            segment.file().hold_open(true)?;
         }
         Ok(JournalWriter {
             disk,
@@ -111,18 +151,15 @@ impl JournalWriter {
             synced_to: end,
             zeroed_to: end,
             segment_bytes_max: limits.segment_bytes_max,
+            rolled,
             unsynced: Vec::new(),
-            scratch: Vec::new(),
-            slices: Vec::new(),
-            buffered_to: end,
+            spare: FrameGroup::default(),
             direct_writer: DirectWriter::default(),
-            frames,
             frames_max: limits.segment_frames_max,
             salt: limits.salt,
             proofs: limits.proofs,
             hasher: LeafHasher::default(),
-            // An earlier incarnation may have begun the segment: its leaves are not known here.
-            leaves: None,
+            ends_segment: false,
         })
     }
 
@@ -136,85 +173,118 @@ impl JournalWriter {
         self.synced_to
     }
 
-    /// The position after what has been laid out.
-    pub(crate) fn buffered_to(&self) -> u64 {
-        self.buffered_to
+    /// The first stamp in the segment that is written to; zero without one.
+    pub(crate) fn open_since(&self) -> Hlc {
+        self.current.as_ref().map_or(Hlc::ZERO, |open| open.since)
     }
 
-    /// Lays out one more frame of the group, and returns the position of its payload. `frame` has
-    /// the lengths and the checksum of `payload`, and `body` is its digest, if that is known.
-    pub(crate) fn buffer_frame(
+    /// Begins a group at the journal's end, after [`JournalWriter::make_room`].
+    pub(crate) fn begin_group(&mut self) -> FrameGroup {
+        let proves = self.current.as_ref().is_some_and(|open| open.leaves.is_some());
+        let segment = self.current.as_ref().map(|open| Arc::clone(&open.segment));
+        std::mem::take(&mut self.spare).begin(segment, self.end, proves)
+    }
+
+    /// Lays out one more frame of a group, and returns the position of its payload. `frame` has the
+    /// lengths and the checksum of `payload`, and `body` is its digest, if that is known.
+    pub(crate) fn lay_out(
         &mut self,
+        group: &mut FrameGroup,
         mut frame: FrameHeader,
         payload: &Payload,
         body: Option<Digest>,
     ) -> u64 {
         frame.synced_to = self.synced_to;
-        let position = self.buffered_to;
-        let salt = self.current.as_ref().map_or(0, |segment| segment.salt());
+        let position = group.end;
+        let salt = group.segment.as_ref().map_or(0, |segment| segment.salt());
         let header = frame.encode_salted(position, salt);
-        if let (Some(leaves), Some(body)) = (&mut self.leaves, body) {
+        if let (Some(leaves), Some(body)) = (&mut group.leaves, body) {
             let digest = self.hasher.leaf_over(position, &header, payload, body);
             leaves.push(FrameLeaf { position, stamp: frame.stamp, digest });
         } else {
-            self.leaves = None;
+            group.leaves = None;
         }
-        let rest = &payload.rest;
-        let padding = (padded(payload.len() as u64) - payload.len() as u64) as usize;
-        self.scratch(|scratch| {
-            scratch.extend_from_slice(&header);
-            scratch.extend_from_slice(payload.header.as_slice());
-            if rest.len() <= COPY_BYTES_MAX {
-                scratch.extend_from_slice(rest);
+        group.push(&frame, &header, payload)
+    }
+
+    /// Begins a group of another journal at this one's end. `segment` is the header of the segment that
+    /// begins with it, if one does.
+    pub(crate) fn begin_foreign_group(
+        &mut self,
+        segment: Option<SegmentHeader>,
+        bytes: &Bytes,
+        wait: &dyn Fn() -> Result<(), StorageError>,
+    ) -> Result<FrameGroup, JournalWriteError> {
+        if self.reserve.is_spent() {
+            return Err(JournalWriteError::Refused(no_space_error()));
+        }
+        if let Some(header) = segment {
+            // An empty one of an attempt that failed may be there.
+            if self.current.as_ref().is_some_and(|open| open.segment.start == self.end) {
+                self.remove_current()?;
             }
-        });
-        if rest.len() > COPY_BYTES_MAX {
-            self.slices.push(GroupSlice::Rest(rest.clone()));
+            self.roll_segment(wait)?;
+            self.create_segment(header)?;
         }
-        self.scratch(|scratch| scratch.extend_from_slice(&[0; 8][..padding]));
-        self.buffered_to = frame.end(position);
-        self.frames += 1;
-        position + FRAME_BYTES as u64
+        let mut group = self.begin_group();
+        group.fill(bytes.clone());
+        Ok(group)
     }
 
-    fn scratch(&mut self, add: impl FnOnce(&mut Vec<u8>)) {
-        let from = self.scratch.len();
-        add(&mut self.scratch);
-        let to = self.scratch.len();
-        match self.slices.last_mut() {
-            Some(GroupSlice::Scratch { to: last, .. }) => *last = to,
-            _ if from == to => {}
-            _ => self.slices.push(GroupSlice::Scratch { from, to }),
+    /// Counts a frame of a group of another journal, and its leaf.
+    pub(crate) fn note_leaf(
+        &mut self,
+        group: &mut FrameGroup,
+        position: u64,
+        frame: &FrameHeader,
+        payload: &Payload,
+    ) {
+        group.count(frame.stamp);
+        if let (Some(leaves), Some(segment)) = (&mut group.leaves, &group.segment) {
+            let header = frame.encode_salted(position, segment.salt());
+            let body = body_digest(payload);
+            let digest = self.hasher.leaf_over(position, &header, payload, body);
+            leaves.push(FrameLeaf { position, stamp: frame.stamp, digest });
         }
     }
 
-    /// Makes room for a group of `bytes`. Called with nothing laid out. `sealed` receives a segment
-    /// that was rolled. A group that leads to space being reclaimed may use the reserve.
+    /// The salt of the segment that is written to.
+    pub(crate) fn current_salt(&self) -> Option<u64> {
+        self.current.as_ref().map(|open| open.segment.salt())
+    }
+
+    /// Takes back the memory of a group that is published or dropped.
+    pub(crate) fn recycle(&mut self, group: FrameGroup) {
+        self.spare = group.begin(None, 0, false);
+    }
+
+    /// Makes room for a group of `bytes`. Called when all that is laid out is written. `wait` waits
+    /// until a segment may be rolled. A group that leads to space being reclaimed may use the
+    /// reserve.
     pub(crate) fn make_room(
         &mut self,
         bytes: u64,
         makes_space: bool,
-        sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
+        wait: &dyn Fn() -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
         if !makes_space {
             if self.reserve.is_spent() {
                 return Err(JournalWriteError::Refused(no_space_error()));
             }
-            return self.begin_segment(bytes, sealed);
+            return self.begin_segment(bytes, wait);
         }
         // The reserve is for the journal: it is not used up for indexes that wait for space.
         let is_backlogged = Cell::new(false);
-        let sealed =
-            &mut |rolled: RolledSegment| sealed(rolled).inspect_err(|_| is_backlogged.set(true));
+        let wait = &|| wait().inspect_err(|_| is_backlogged.set(true));
         let mut attempt = || {
-            self.begin_segment(bytes, sealed)?;
+            self.begin_segment(bytes, wait)?;
             self.preallocate_group(bytes)
         };
         match attempt() {
             Err(JournalWriteError::Refused(error))
                 if error.is_full() && !is_backlogged.get() && self.reserve.spend() =>
             {
-                self.begin_segment(bytes, sealed)?;
+                self.begin_segment(bytes, wait)?;
                 self.preallocate_group(bytes)
             }
             result => result,
@@ -223,7 +293,7 @@ impl JournalWriter {
 
     /// Writes zeros where the next group goes: overwriting them takes no more space.
     fn preallocate_group(&mut self, bytes: u64) -> Result<(), JournalWriteError> {
-        let current = Arc::clone(self.current.as_ref().expect("a segment was begun"));
+        let current = self.current_segment();
         let (from, to) = (self.zeroed_to.max(self.end), self.end + bytes);
         if to <= from {
             return Ok(());
@@ -238,23 +308,30 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// The next group begins a segment.
+    pub(crate) fn end_segment(&mut self) {
+        self.ends_segment = true;
+    }
+
     /// Begins a new segment if `bytes` more do not fit into this one, or if it holds as many frames
     /// as it may.
     fn begin_segment(
         &mut self,
         bytes: u64,
-        sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
+        wait: &dyn Fn() -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
-        if let Some(current) = &self.current {
-            let bytes_used = self.end - current.start;
-            let fits =
-                bytes_used + bytes <= self.segment_bytes_max && self.frames < self.frames_max;
-            if bytes_used == 0 || fits {
+        if let Some(OpenSegment { segment, frames, .. }) = &self.current {
+            let bytes_used = self.end - segment.start;
+            let fits = bytes_used + bytes <= self.segment_bytes_max && *frames < self.frames_max;
+            if bytes_used == 0 || (fits && !self.ends_segment) {
                 return Ok(());
             }
         }
-        self.roll_segment(sealed)?;
-        let header = SegmentHeader::salted(self.end, self.salt);
+        self.roll_segment(wait)?;
+        self.create_segment(SegmentHeader::salted(self.end, self.salt))
+    }
+
+    fn create_segment(&mut self, header: SegmentHeader) -> Result<(), JournalWriteError> {
         // Withdrawing a write must not depend on a descriptor.
         let created = Segment::create(&*self.disk, header)
             .and_then(|segment| segment.file().hold_open(true).map(|()| segment));
@@ -265,23 +342,22 @@ impl JournalWriter {
         })?;
         let segment = Arc::new(segment);
         self.segments.push(Arc::clone(&segment));
-        self.current = Some(segment);
+        self.ends_segment = false;
+        let leaves = self.proofs.then(FrameLeaves::default);
+        self.current = Some(OpenSegment { segment, frames: 0, since: Hlc::ZERO, leaves });
         self.zeroed_to = self.end;
-        self.frames = 0;
-        self.leaves = self.proofs.then(FrameLeaves::default);
         Ok(())
     }
 
-    /// Rolls the current segment, if there is anything in it. Called with nothing laid out.
+    /// Rolls the current segment, if there is anything in it, once `wait` returns.
     pub(crate) fn roll_segment(
         &mut self,
-        sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
+        wait: &dyn Fn() -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
-        assert!(self.slices.is_empty(), "a segment is not rolled under a group");
-        let Some(current) = self.current.clone() else { return Ok(()) };
-        if self.end == current.start {
-            return Ok(());
-        }
+        let current = match &self.current {
+            Some(open) if open.segment.start < self.end => Arc::clone(&open.segment),
+            _ => return Ok(()),
+        };
         if self.zeroed_to > self.end {
             // Zeros that stay behind the frames do no harm: without room the segment goes on, and
             // is rolled later.
@@ -294,9 +370,9 @@ impl JournalWriter {
             })?;
             self.zeroed_to = self.end;
         }
-        let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
-        sealed(RolledSegment { segment, end, leaves }).map_err(JournalWriteError::Refused)?;
-        self.current = None;
+        wait().map_err(JournalWriteError::Refused)?;
+        let Some(open) = self.current.take() else { return Ok(()) };
+        self.rolled.push_back(RolledSegment { open, end: self.end });
         // Indexing a segment syncs it.
         self.unsynced.retain(|segment| !segment.is_sealed_synced());
         if self.synced_to < self.end {
@@ -307,51 +383,60 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Writes what was laid out, and syncs it if `durable`.
-    pub(crate) fn write(&mut self, durable: bool) -> Result<(), JournalWriteError> {
-        let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
+    /// Takes a segment that was rolled and ends at or below `position`, the oldest first.
+    pub(crate) fn take_rolled(&mut self, position: u64) -> Option<RolledSegment> {
+        self.rolled.pop_front_if(|rolled| rolled.end <= position)
+    }
+
+    fn current_segment(&self) -> Arc<Segment> {
+        let open = self.current.as_ref().expect("a segment was begun");
+        Arc::clone(&open.segment)
+    }
+
+    /// Writes a group that was laid out for the journal's end, and syncs it if `durable`.
+    pub(crate) fn write(
+        &mut self,
+        group: &mut FrameGroup,
+        durable: bool,
+    ) -> Result<(), JournalWriteError> {
+        assert!(group.start == self.end, "a group is written where it was laid out");
+        let current = Arc::clone(group.segment.as_ref().expect("make_room came first"));
         let (file, at) = (current.file(), current.at(self.end));
-        let slices = self.slices.iter().map(|slice| match slice {
-            GroupSlice::Scratch { from, to } => &self.scratch[*from..*to],
-            GroupSlice::Rest(rest) => &rest[..],
-        });
         let around =
-            self.buffered_to - self.end >= DIRECT_WRITE_BYTES_MIN && file.supports_direct_write();
+            group.end - group.start >= DIRECT_WRITE_BYTES_MIN && file.supports_direct_write();
         let written = if around {
-            self.direct_writer.write(file, slices, at)
+            self.direct_writer.write(file, group.slices(), at)
         } else {
-            file.write_slices_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
+            file.write_slices_at(&mut group.slices().map(io::IoSlice::new).collect::<Vec<_>>(), at)
         };
         if let Err(error) = written {
-            return Err(self.roll_back_group(error));
+            return Err(self.withdraw_write(error));
         }
         if !around {
-            current.data.mark_cached(at..current.at(self.buffered_to));
+            current.data.mark_cached(at..current.at(group.end));
         }
         if durable {
-            self.write_zeros_ahead(&current);
+            self.write_zeros_ahead(&current, group);
             self.sync_files()?;
-            self.synced_to = self.buffered_to;
+            self.synced_to = group.end;
         }
-        self.end = self.buffered_to;
-        current.data.set_final(current.at(self.end));
+        self.end = group.end;
         self.zeroed_to = self.zeroed_to.max(self.end);
-        self.clear();
+        self.current.as_mut().expect("a segment was begun").add(group);
         Ok(())
     }
 
-    fn write_zeros_ahead(&mut self, current: &Segment) {
-        let group = self.buffered_to - self.end;
-        if group > ZERO_AHEAD_GROUP_BYTES_MAX || self.buffered_to <= self.zeroed_to {
+    fn write_zeros_ahead(&mut self, current: &Segment, group: &FrameGroup) {
+        let (bytes, from) = (group.end - group.start, group.end);
+        if bytes > ZERO_AHEAD_GROUP_BYTES_MAX || from <= self.zeroed_to {
             return;
         }
         let limit = current.start + self.segment_bytes_max;
-        let to = (self.buffered_to + ZERO_AHEAD_BYTES).min(limit);
-        if to <= self.buffered_to {
+        let to = (from + ZERO_AHEAD_BYTES).min(limit);
+        if to <= from {
             return;
         }
-        let zeros = vec![0; (to - self.buffered_to) as usize];
-        let at = current.at(self.buffered_to);
+        let (zeros, at) = (vec![0; (to - from) as usize], current.at(from));
         // Only an optimization: without room for it the next writes append.
         match current.file().write_at(&zeros, at) {
             Ok(()) => self.zeroed_to = to,
@@ -362,9 +447,8 @@ impl JournalWriter {
 
     /// Withdraws a group that could not be written. None of its frames may be found later, because
     /// their stamps lie in cuts that are answered without them.
-    fn roll_back_group(&mut self, error: StorageError) -> JournalWriteError {
-        let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
-        self.discard_group();
+    fn withdraw_write(&mut self, error: StorageError) -> JournalWriteError {
+        let current = self.current_segment();
         let at = current.at(self.end);
         self.zeroed_to = self.end;
         let broken =
@@ -381,21 +465,60 @@ impl JournalWriter {
         }
     }
 
-    /// Discards what was laid out.
-    pub(crate) fn discard_group(&mut self) {
-        self.buffered_to = self.end;
-        if let Some(leaves) = &mut self.leaves {
-            leaves.truncate(self.end);
+    /// Cuts off groups that were written last, newest first, and syncs what is left. Nothing of a
+    /// segment that was taken by [`JournalWriter::take_rolled`] may be among them.
+    pub(crate) fn truncate<'a>(
+        &mut self,
+        groups: impl Iterator<Item = &'a FrameGroup>,
+    ) -> Result<(), JournalWriteError> {
+        for group in groups {
+            let Some(segment) = &group.segment else { continue };
+            assert!(group.end <= self.end, "groups are cut off newest first");
+            self.end = group.start;
+            if self.current.as_ref().is_none_or(|open| open.segment.start != segment.start) {
+                self.remove_current()?;
+                self.reopen_rolled()?;
+            }
+            if let Some(open) = &mut self.current {
+                open.remove(group);
+            }
         }
-        self.clear();
+        let broken = |source| JournalWriteError::Broken { doing: "truncate the journal", source };
+        // The next group may begin a segment of another name, or the same one with another salt.
+        if self.current.as_ref().is_some_and(|open| open.segment.start == self.end) {
+            self.remove_current()?;
+        }
+        self.synced_to = self.synced_to.min(self.end);
+        self.zeroed_to = self.end;
+        if let Some(OpenSegment { segment, .. }) = &self.current {
+            let at = segment.at(self.end);
+            let cut = self.reserve.retry_with_reserve(|| segment.file().truncate(at));
+            cut.map_err(broken)?;
+            segment.data.forget_cached(at);
+        }
+        self.sync_files()?;
+        self.synced_to = self.end;
+        Ok(())
     }
 
-    fn clear(&mut self) {
-        self.slices.clear();
-        self.scratch.clear();
-        if self.scratch.capacity() > 4 << 20 {
-            self.scratch = Vec::new();
-        }
+    /// Removes the segment that is written to, if there is one. It is gone before an earlier one is:
+    /// a loss of power leaves no gap.
+    fn remove_current(&mut self) -> Result<(), JournalWriteError> {
+        let Some(OpenSegment { segment, .. }) = self.current.take() else { return Ok(()) };
+        self.segments.remove_last(&segment);
+        let removed = remove_file(&*self.disk, segment.name());
+        let removed = removed.and_then(|()| sync_directory(&*self.disk));
+        removed.map_err(|source| JournalWriteError::Broken { doing: "remove a segment", source })
+    }
+
+    /// Goes on in the segment that was rolled last.
+    fn reopen_rolled(&mut self) -> Result<(), JournalWriteError> {
+        let RolledSegment { open, .. } = self.rolled.pop_back().expect("its end is not published");
+        self.unsynced.retain(|segment| segment.start != open.segment.start);
+        let doing = "reopen a segment";
+        open.segment.reopen().map_err(|source| JournalWriteError::Broken { doing, source })?;
+        self.current = Some(open);
+        Ok(())
     }
 
     /// Syncs what was written without a sync.
@@ -413,6 +536,6 @@ impl JournalWriter {
         for segment in self.unsynced.drain(..) {
             segment.sync_sealed().map_err(broken)?;
         }
-        self.current.as_ref().map_or(Ok(()), |current| current.sync()).map_err(broken)
+        self.current.as_ref().map_or(Ok(()), |open| open.segment.sync()).map_err(broken)
     }
 }

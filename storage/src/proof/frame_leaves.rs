@@ -27,6 +27,15 @@ impl FrameLeaves {
         self.entries.push(leaf);
     }
 
+    /// Moves the leaves of the frames that follow here.
+    pub(crate) fn append(&mut self, following: &mut FrameLeaves) {
+        self.entries.append(&mut following.entries);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
     /// Drops the leaves of frames at or after `end`: they were not written.
     pub(crate) fn truncate(&mut self, end: u64) {
         let count = self.entries.partition_point(|leaf| leaf.position < end);

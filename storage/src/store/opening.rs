@@ -1,25 +1,28 @@
 //! Opening a store: sealed segments, then the journal after them, then the threads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hlc::{Hlc, WallClock};
 use parking_lot::Mutex;
 
+use super::append_group::{AppendGroup, LaidOutAppend};
+use super::commit::Commit;
+use super::replay::{HeldFrame, WrittenSegments};
 use super::{
-    AbortOnPanic, AppendStage, Options, ReplayCollector, ReplayHandler, Store, StoreContext,
-    StoreRequestQueue, StoreStats, StoreWriter, check_continuation, replay_segments,
+    AbortOnPanic, AppendStage, GroupNumber, Options, ReplayCollector, ReplayHandler, Store,
+    StoreContext, StoreRequestQueue, StoreStats, StoreWriter, check_continuation, replay_segments,
 };
 use crate::data_cache::DataCache;
 use crate::disk::Disk;
 use crate::entry::{Entry, LogId};
 use crate::error::StorageError;
 use crate::history::{HistoryBuilder, HistoryError, SealedHistory};
-use crate::index::BlockCache;
+use crate::index::{BlockCache, LogTip};
 use crate::journal::{
-    JournalSegments, JournalWriter, JournalWriterOptions, RecoverError, RecoveredJournal,
-    finish_recovery, walk,
+    FRAME_BYTES, FrameGroup, JournalSegments, JournalWriter, JournalWriterOptions, KnownSynced,
+    RecoverError, RecoveredJournal, finish_recovery, walk,
 };
 use crate::log_throttle::LogThrottle;
 use crate::manifest::ManifestError;
@@ -83,6 +86,7 @@ fn recover_journal<R: ReplayHandler>(
     disk: &dyn Disk,
     bound: Option<BoundRecord>,
     opened: &HistoryBuilder,
+    commit: &Commit,
     collector: &mut ReplayCollector<'_, R>,
 ) -> Result<RecoveredJournal, OpenError> {
     let newest = bound.unwrap_or_default();
@@ -92,10 +96,17 @@ fn recover_journal<R: ReplayHandler>(
     if bound.is_none() && !walked.is_empty() {
         return Err(OpenError::BoundLost);
     }
-    if walked.last >= newest.bound && walked.last > Hlc::ZERO {
+    let is_stale = walked.last >= newest.bound && walked.last > Hlc::ZERO;
+    if is_stale && !commit.bounds_promises() {
         return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
     }
-    let recovered = finish_recovery(disk, walked, newest.synced_to)?;
+    // What a frame says was synced, was synced where it was laid out. So only what is known to be
+    // committed counts where that may be another node.
+    let known = match commit {
+        Commit::Local => KnownSynced::AlsoByFrames(newest.synced_to),
+        Commit::Later { committed_to, .. } => KnownSynced::To(newest.synced_to.max(*committed_to)),
+    };
+    let recovered = finish_recovery(disk, walked, known)?;
     if recovered.torn_bytes > 0 {
         tracing::warn!(
             bytes = recovered.torn_bytes,
@@ -122,6 +133,31 @@ fn publish_entries(
     Ok(())
 }
 
+/// The groups in flight that were written before the start, each of one entry: where they may be cut
+/// off is not known here.
+fn hold_back<R>(
+    history: &SealedHistory,
+    held: Vec<HeldFrame>,
+) -> Result<VecDeque<AppendGroup<R>>, OpenError> {
+    let mut tips: HashMap<LogId, LogTip> = HashMap::new();
+    let mut groups = VecDeque::new();
+    for HeldFrame { segment, position, frame } in held {
+        let log = history.log(frame.log)?;
+        let entry = frame.entry_at(position + FRAME_BYTES as u64);
+        let tip = tips.entry(log.id).or_insert_with(|| log.tip());
+        check_continuation(tip, log.id, &entry)?;
+        (tip.end, tip.stamp) = (entry.end(), entry.stamp);
+        tip.bytes += u64::from(entry.length);
+        let frames = FrameGroup::of_frame(segment, position, &frame);
+        let mut group = AppendGroup::new(GroupNumber(groups.len() as u64), frames, true);
+        group.is_staged = false;
+        group.ends.insert(log.id, entry.end());
+        group.appends.push(LaidOutAppend { log, entry, payload: None });
+        groups.push_back(group);
+    }
+    Ok(groups)
+}
+
 impl<S: AppendStage> Store<S> {
     /// Reads the journal back, calls `replay` with every entry, and starts the writer.
     ///
@@ -137,19 +173,37 @@ impl<S: AppendStage> Store<S> {
         stage: impl FnOnce(&mut R) -> S,
         advanced: impl Fn() + Send + Sync + 'static,
     ) -> Result<Store<S>, OpenError> {
+        Store::open_with(disk, options, Commit::Local, wall, replay, stage, advanced)
+    }
+
+    /// [`Store::open`], where `commit` says when what is appended becomes visible.
+    ///
+    /// # Errors
+    /// [`OpenError`]; then nothing has changed.
+    pub fn open_with<R: ReplayHandler>(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        commit: Commit,
+        wall: Arc<dyn WallClock>,
+        replay: &mut R,
+        stage: impl FnOnce(&mut R) -> S,
+        advanced: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Store<S>, OpenError> {
         let bound = BoundFile::read(&*disk)?;
         let mut opened = read_history(&*disk, bound, options.index_bytes_max)?;
         let snapshot = opened.stage_snapshot(&*disk)?;
         replay_segments(&snapshot, &opened, replay)?;
-        let mut collector = ReplayCollector::new(replay);
-        let recovered = recover_journal(&*disk, bound, &opened, &mut collector)?;
+        // What is indexed was committed, though that may not have been noted yet.
+        let committed_to = commit.committed_to().max(opened.manifest.indexed_to);
+        let mut collector = ReplayCollector::new(replay, committed_to, opened.last_stamp());
+        let recovered = recover_journal(&*disk, bound, &opened, &commit, &mut collector)?;
         let manifest_bytes = opened.manifest.encode().len() as u64;
         let reserve = Arc::new(SpaceReserve::open(Arc::clone(&disk), manifest_bytes));
         opened.persist_manifest(&*disk, &reserve)?;
         opened.remove_unreferenced_files(&*disk)?;
         let bound_file = BoundFile::open(&*disk, bound)?;
-        let (entries, rolled, frames, open_since) = collector.finish(&recovered);
-        let RecoveredJournal { segments, end, torn_bytes, .. } = recovered;
+        let collected = collector.finish(&recovered);
+        let RecoveredJournal { segments, end, last, torn_bytes } = recovered;
         let segments = Arc::new(JournalSegments::new(segments));
         let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));
         let history = Arc::new(opened.into_history(
@@ -159,8 +213,9 @@ impl<S: AppendStage> Store<S> {
             &options,
             Arc::clone(&manifest_sequence),
         ));
-        publish_entries(&history, entries)?;
-        for segment in rolled {
+        publish_entries(&history, collected.logs)?;
+        let in_flight = hold_back(&history, collected.held)?;
+        for segment in collected.unindexed {
             history.push_unindexed(segment);
         }
         let limits = JournalWriterOptions {
@@ -169,39 +224,46 @@ impl<S: AppendStage> Store<S> {
             segment_frames_max: options.segment_frames_max,
             proofs: options.proofs,
         };
-        let journal = JournalWriter::new(disk, reserve, segments, end, limits, frames)?;
+        let published_to = end.min(committed_to);
+        let WrittenSegments { rolled, frames, since } = collected.written;
+        let journal = JournalWriter::new(
+            disk,
+            reserve,
+            segments,
+            (end, published_to),
+            limits,
+            rolled,
+            (frames, since),
+        )?;
         let (timekeeper, renewer) = Timekeeper::start(
             bound_file,
-            DurableState { synced_to: end, manifest: manifest_sequence },
+            commit.committed_bound(last),
+            DurableState { synced_to: published_to, manifest: manifest_sequence },
             wall,
             options.clock,
             Box::new(advanced),
         )?;
         let stats = StoreStats::default();
-        stats.journal_end.store(end, Ordering::Relaxed);
-        stats.synced_to.store(end, Ordering::Relaxed);
-        stats.open_since.store(open_since.bits(), Ordering::Relaxed);
+        let published_last = if in_flight.is_empty() { last } else { collected.last };
+        stats.journal_end.store(published_to, Ordering::Relaxed);
+        stats.synced_to.store(published_to, Ordering::Relaxed);
+        stats.open_since.store(since.bits(), Ordering::Relaxed);
         let shared = Arc::new(StoreContext { queue: StoreRequestQueue::new(), history, stats });
-        Store::start(shared, journal, timekeeper, renewer, stage(replay), torn_bytes, options)
-            .map_err(OpenError::Storage)
-    }
-
-    /// Starts the writer and the other threads, unless they are stepped.
-    fn start(
-        shared: Arc<StoreContext<S>>,
-        journal: JournalWriter,
-        timekeeper: Arc<Timekeeper>,
-        renewer: BoundRenewer,
-        stage: S,
-        torn_bytes: u64,
-        options: Options,
-    ) -> Result<Store<S>, StorageError> {
+        for group in &in_flight {
+            timekeeper.begin_held_group(group.frames.first_stamp());
+        }
         let data_cache = Arc::new(DataCache::new(options.tail_bytes_max));
         let writer = StoreWriter {
             shared: Arc::clone(&shared),
             timekeeper: Arc::clone(&timekeeper),
+            next_group: GroupNumber(in_flight.len() as u64),
+            in_flight,
+            leads: true,
+            commit,
+            published_to,
+            published_last,
             journal,
-            stage,
+            stage: stage(replay),
             tail: PayloadTail::new(Arc::clone(&data_cache)),
             durability: options.durability,
             refusals: LogThrottle::default(),
@@ -214,13 +276,23 @@ impl<S: AppendStage> Store<S> {
             stepped_writer: Mutex::new(None),
             torn_bytes,
         };
-        if options.manual_stepping {
-            store.timekeeper.set_manual_renewer(renewer);
-            *store.stepped_writer.lock() = Some(writer);
-        } else {
-            store.spawn(writer, renewer, options.manual_maintenance)?;
-        }
+        store.start(writer, renewer, options)?;
         Ok(store)
+    }
+
+    /// Starts the writer and the other threads, unless they are stepped.
+    fn start(
+        &self,
+        writer: StoreWriter<S>,
+        renewer: BoundRenewer,
+        options: Options,
+    ) -> Result<(), StorageError> {
+        if options.manual_stepping {
+            self.timekeeper.set_manual_renewer(renewer);
+            *self.stepped_writer.lock() = Some(writer);
+            return Ok(());
+        }
+        self.spawn(writer, renewer, options.manual_maintenance)
     }
 
     fn spawn(

@@ -1,6 +1,6 @@
 //! Reading back what the previous incarnation of the store left.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use crate::error::StorageError;
 use crate::history::{HistoryBuilder, StageSnapshot, UnindexedSegment};
 use crate::index::{IndexRun, LogTip};
 use crate::journal::{
-    FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, RecoveredJournal, Segment,
+    FRAME_BYTES, FrameHeader, FrameVisitor, OpenSegment, RecoverError, RecoveredJournal,
+    RolledSegment, Segment,
 };
 use crate::payload::{PAYLOAD_HEADER_BYTES_MAX, read_checked};
 use crate::sealed_segment::SegmentFiles;
@@ -27,8 +28,8 @@ pub struct ReplayedEntry<'a> {
     pub entry: &'a Entry,
     /// The first bytes of its payload.
     pub start: &'a [u8],
-    file: &'a DataFile,
-    at: u64,
+    pub(super) file: &'a DataFile,
+    pub(super) at: u64,
 }
 
 impl ReplayedEntry<'_> {
@@ -129,41 +130,72 @@ fn replay_run<R: ReplayHandler>(
 /// The frames that the walk over the journal finds after the indexed part.
 pub(super) struct ReplayCollector<'a, R> {
     replay: &'a mut R,
-    logs: HashMap<LogId, Vec<Entry>>,
-    unindexed: Vec<UnindexedSegment>,
+    /// Entries from this position on are not visible yet.
+    committed_to: u64,
+    found: CollectedEntries,
     /// The segment of the last frame, how many frames it has, and the first stamp in it.
     current: Option<(Arc<Segment>, u64, Hlc)>,
 }
 
+/// A frame whose entry is not visible yet.
+pub(super) struct HeldFrame {
+    pub(super) segment: Arc<Segment>,
+    pub(super) position: u64,
+    pub(super) frame: FrameHeader,
+}
+
+/// The segments to whose entries more may come, or which may be cut off.
+#[derive(Default)]
+pub(super) struct WrittenSegments {
+    /// The rolled ones that do not end with a visible entry.
+    pub(super) rolled: VecDeque<RolledSegment>,
+    /// The number of frames of the last segment.
+    pub(super) frames: u64,
+    /// The first stamp in it.
+    pub(super) since: Hlc,
+}
+
+/// What a walk over the journal has found.
+#[derive(Default)]
+pub(super) struct CollectedEntries {
+    /// The visible entries.
+    pub(super) logs: HashMap<LogId, Vec<Entry>>,
+    /// The last stamp of these.
+    pub(super) last: Hlc,
+    pub(super) held: Vec<HeldFrame>,
+    /// The rolled segments that end with a visible entry.
+    pub(super) unindexed: Vec<UnindexedSegment>,
+    pub(super) written: WrittenSegments,
+}
+
 impl<'a, R: ReplayHandler> ReplayCollector<'a, R> {
-    pub(super) fn new(replay: &'a mut R) -> ReplayCollector<'a, R> {
-        ReplayCollector { replay, logs: HashMap::new(), unindexed: Vec::new(), current: None }
+    /// A collector of what follows an entry with the stamp `last`.
+    pub(super) fn new(replay: &'a mut R, committed_to: u64, last: Hlc) -> ReplayCollector<'a, R> {
+        let found = CollectedEntries { last, ..CollectedEntries::default() };
+        ReplayCollector { replay, committed_to, found, current: None }
     }
 
     fn finish_segment(&mut self, end: u64) {
-        if let Some((segment, ..)) = self.current.take() {
-            self.unindexed.push(UnindexedSegment {
-                segment,
-                end,
-                stage_state: self.replay.state(),
-            });
+        let Some((segment, frames, since)) = self.current.take() else { return };
+        if end <= self.committed_to {
+            let stage_state = self.replay.state();
+            self.found.unindexed.push(UnindexedSegment { segment, end, stage_state });
+        } else {
+            let open = OpenSegment { segment, frames, since, leaves: None };
+            self.found.written.rolled.push_back(RolledSegment { open, end });
         }
     }
 
-    /// The entries, the segments that are rolled, and of the last segment how many frames it has
-    /// and the first stamp in it.
-    pub(super) fn finish(
-        mut self,
-        recovered: &RecoveredJournal,
-    ) -> (HashMap<LogId, Vec<Entry>>, Vec<UnindexedSegment>, u64, Hlc) {
+    pub(super) fn finish(mut self, recovered: &RecoveredJournal) -> CollectedEntries {
         let newest = recovered.segments.last().map_or(0, |segment| segment.start);
         let is_newest = |(segment, ..): &(Arc<Segment>, u64, Hlc)| segment.start == newest;
         if !self.current.as_ref().is_some_and(is_newest) {
             self.finish_segment(newest);
         }
-        let (frames, since) =
+        let written = &mut self.found.written;
+        (written.frames, written.since) =
             self.current.map_or((0, Hlc::ZERO), |(_, count, since)| (count, since));
-        (self.logs, self.unindexed, frames, since)
+        self.found
     }
 }
 
@@ -179,13 +211,19 @@ impl<R: ReplayHandler> FrameVisitor for ReplayCollector<'_, R> {
             self.finish_segment(segment.start);
         }
         self.current.get_or_insert_with(|| (Arc::clone(segment), 0, frame.stamp)).1 += 1;
+        if position >= self.committed_to {
+            let (segment, frame) = (Arc::clone(segment), *frame);
+            self.found.held.push(HeldFrame { segment, position, frame });
+            return Ok(());
+        }
         let entry = frame.entry_at(position + FRAME_BYTES as u64);
         let (file, at) = (&*segment.data, segment.at(entry.position));
         // Only sealed segments are compacted.
         let (log, clean_to) = (frame.log, Offset(0));
         let replayed = ReplayedEntry { log, clean_to, entry: &entry, start, file, at };
         self.replay.entry(&replayed)?;
-        self.logs.entry(frame.log).or_default().push(entry);
+        self.found.last = frame.stamp;
+        self.found.logs.entry(frame.log).or_default().push(entry);
         Ok(())
     }
 }

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use hlc::{Hlc, UserTime};
 use parking_lot::{Condvar, Mutex};
 
-use crate::entry::{LogId, Offset};
+use crate::entry::{Entry, LogId, Offset};
 use crate::error::StorageError;
-use crate::journal::PAYLOAD_BYTES_MAX;
+use crate::journal::{PAYLOAD_BYTES_MAX, RecoverError};
 use crate::log::Log;
 use crate::payload::Payload;
 use crate::proof::{Digest, body_digest};
 use crate::timekeeper::TimeError;
 
-use super::Store;
+use super::commit::CommitOrder;
 use super::writer::{complete, fail};
+use super::{GroupNumber, ReplayedEntry, Store};
 
 /// The place in which an append must be stored before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +48,17 @@ pub struct LogAppend<N> {
 }
 
 /// The meaning of appends to the store's user. Called on the writer's thread, in append order.
+///
+/// Several groups may be staged before the first of them is visible. A stage takes its changes back by
+/// group ([`UndoLog`](super::UndoLog)).
 pub trait AppendStage: Send + 'static {
     /// The information that an append carries for the stage.
     type Note: Send + 'static;
     /// The reason an append is refused.
     type Refusal: Clone + Send + 'static;
+
+    /// Begins a group: what is staged from now on belongs to it.
+    fn begin(&mut self, group: GroupNumber);
 
     /// Fills in `append`, which is about to take `base` and `stamp`; or refuses it. The rest of its
     /// payload may become shorter, and stays as it is otherwise.
@@ -65,14 +72,30 @@ pub trait AppendStage: Send + 'static {
         stamp: Hlc,
     ) -> Result<(), Self::Refusal>;
 
-    /// All appends staged since the last call are visible now.
-    fn commit(&mut self);
+    /// A staged entry is about to be visible. Called in the order of the journal, before
+    /// [`AppendStage::commit`] of its group.
+    fn publish(&mut self, _log: LogId, _entry: &Entry, _payload: &Payload) {}
 
-    /// None of the appends staged since the last call will ever be visible.
-    fn rollback(&mut self);
+    /// The appends of the groups up to `group` are visible now.
+    fn commit(&mut self, group: GroupNumber);
 
-    /// The state after all committed appends, for
-    /// [`ReplayHandler::restore`](crate::ReplayHandler::restore). Called when a segment is rolled.
+    /// Checks that an entry of another store is of a kind that this stage knows.
+    ///
+    /// # Errors
+    /// [`RecoverError::Unusable`]: the group of the entry is not taken over.
+    fn check_kind(&self, _entry: &Entry) -> Result<(), RecoverError> {
+        Ok(())
+    }
+
+    /// [`AppendStage::publish`] for an entry that was not staged: another store staged it, or an earlier
+    /// incarnation. Nothing is staged.
+    fn replay(&mut self, replayed: &ReplayedEntry<'_>);
+
+    /// The appends of the groups from `from` on will never be visible.
+    fn rollback(&mut self, from: GroupNumber);
+
+    /// The state after all visible groups, whatever is staged behind them, for
+    /// [`ReplayHandler::restore`](crate::ReplayHandler::restore). Called at the end of a segment.
     fn state(&self) -> Vec<u8>;
 }
 
@@ -86,7 +109,7 @@ pub struct AppendReceipt {
     pub journal_end: u64,
 }
 
-/// The reason an append failed. In every case nothing of it remains.
+/// The reason an append failed. Nothing of it remains, unless it says otherwise.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError<R> {
     /// The stage refused it.
@@ -100,6 +123,12 @@ pub enum AppendError<R> {
     /// index is rebuilt.
     #[error("{0}")]
     Storage(StorageError),
+    /// It was written, and cut off before it was committed.
+    #[error("the append was cut off before it was committed")]
+    CutOff,
+    /// It was written, and another node decides about it: it may become visible, or not.
+    #[error("another node decides about the append")]
+    Undecided,
 }
 
 /// The results of a request, one for each of its appends.
@@ -249,6 +278,7 @@ impl<S: AppendStage> StoreRequestQueue<S> {
     pub(super) fn new() -> StoreRequestQueue<S> {
         let state = StoreRequestQueueState {
             requests: VecDeque::new(),
+            orders: VecDeque::new(),
             wants_roll: false,
             closing: false,
             stopped: None,
@@ -259,6 +289,8 @@ impl<S: AppendStage> StoreRequestQueue<S> {
 
 pub(super) struct StoreRequestQueueState<S: AppendStage> {
     pub(super) requests: VecDeque<StoreRequest<S>>,
+    /// The orders of the commit authority. They go first.
+    pub(super) orders: VecDeque<CommitOrder>,
     pub(super) wants_roll: bool,
     pub(super) closing: bool,
     pub(super) stopped: Option<Arc<str>>,

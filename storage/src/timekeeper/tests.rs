@@ -48,7 +48,7 @@ impl TimekeeperFixture {
         let callback: FrontierCallback =
             Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
         let (timekeeper, keeper) =
-            Timekeeper::start(file, reached, wall, options, callback).unwrap();
+            Timekeeper::start(file, None, reached, wall, options, callback).unwrap();
         timekeeper.set_manual_renewer(keeper);
         TimekeeperFixture { disk: disk.clone(), clock: Arc::clone(clock), timekeeper, advanced }
     }

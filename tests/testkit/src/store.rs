@@ -13,8 +13,8 @@ use hlc::{Hlc, ManualClock, SysTime, UserTime, WallClock};
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::RecoverError;
 use storage::{
-    AppendError, AppendReceipt, AppendStage, Durability, LogAppend, LogId, Offset, OpenError,
-    Options, Payload, PayloadHeader, ReplayHandler, ReplayedEntry, Store,
+    AppendError, AppendReceipt, AppendStage, Durability, GroupNumber, LogAppend, LogId, Offset,
+    OpenError, Options, Payload, PayloadHeader, ReplayHandler, ReplayedEntry, Store,
 };
 
 /// The time at which simulated clocks begin.
@@ -71,11 +71,15 @@ impl AppendStage for TestStage {
         Ok(())
     }
 
-    fn commit(&mut self) {
+    fn begin(&mut self, _: GroupNumber) {}
+
+    fn commit(&mut self, _: GroupNumber) {
         self.0.commits.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn rollback(&mut self) {
+    fn replay(&mut self, _: &ReplayedEntry<'_>) {}
+
+    fn rollback(&mut self, _: GroupNumber) {
         self.0.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -48,7 +48,7 @@ fn walk_all(disk: &MemoryDisk, trusted_to: u64) -> (JournalWalk, VisitedFrames) 
 }
 
 fn finish_recovery_of(disk: &MemoryDisk, synced_to: u64) -> Result<RecoveredJournal, RecoverError> {
-    finish_recovery(disk, walk_all(disk, 0).0, synced_to)
+    finish_recovery(disk, walk_all(disk, 0).0, KnownSynced::AlsoByFrames(synced_to))
 }
 
 /// Truncates a frame's file after `length` bytes of the frame.
@@ -220,7 +220,7 @@ fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
             shown.assert_is(&journal.frames);
             assert_eq!(walked.headerless, std::slice::from_ref(&name));
             assert!(!walked.is_empty());
-            finish_recovery(&disk, walked, journal.end).unwrap();
+            finish_recovery(&disk, walked, KnownSynced::AlsoByFrames(journal.end)).unwrap();
             assert_eq!(disk.after_crash(|_| 0).names(), [segment_name(0)]);
             continue;
         }
@@ -252,7 +252,7 @@ fn a_segment_that_ends_before_the_next_begins_is_short() {
     let (segment, reason) = walked.bad_frame.as_ref().unwrap();
     assert_eq!((segment.start, *reason), (0, FrameError::Short));
     // The next one was begun once this one was rolled, but nothing says that it was synced.
-    let recovered = finish_recovery(&journal.disk, walked, 0).unwrap();
+    let recovered = finish_recovery(&journal.disk, walked, KnownSynced::AlsoByFrames(0)).unwrap();
     assert_eq!(recovered.segments.len(), 1);
     assert_eq!(journal.disk.names(), [segment_name(0)]);
 }
@@ -498,7 +498,7 @@ proptest! {
         let of_itself = if hit == CorruptionTarget::Payload { bad.frame.synced_to } else { 0 };
         let known = behind.iter().map(|placed| placed.frame.synced_to).max().unwrap_or(0);
         let known = known.max(of_itself).max(bound);
-        match finish_recovery(&journal.disk, walked, bound) {
+        match finish_recovery(&journal.disk, walked, KnownSynced::AlsoByFrames(bound)) {
             Ok(recovered) => {
                 prop_assert!(known <= bad.position);
                 prop_assert_eq!(recovered.end, bad.position);

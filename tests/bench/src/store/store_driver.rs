@@ -17,8 +17,8 @@ use hlc::{Cut, Hlc, OsClock, UserTime};
 use storage::disk::{Disk, RealDisk};
 use storage::journal::RecoverError;
 use storage::{
-    AppendResults, AppendStage, DataFile, EntryPayload, LoadBuffer, LogAppend, LogId, Offset,
-    Options, Payload, PayloadLocation, ReplayHandler, ReplayedEntry, Store,
+    AppendResults, AppendStage, DataFile, EntryPayload, GroupNumber, LoadBuffer, LogAppend, LogId,
+    Offset, Options, Payload, PayloadLocation, ReplayHandler, ReplayedEntry, Store,
 };
 
 pub(crate) use storage::Durability;
@@ -37,9 +37,13 @@ impl AppendStage for AcceptAllStage {
         Ok(())
     }
 
-    fn commit(&mut self) {}
+    fn begin(&mut self, _: GroupNumber) {}
 
-    fn rollback(&mut self) {}
+    fn commit(&mut self, _: GroupNumber) {}
+
+    fn replay(&mut self, _: &ReplayedEntry<'_>) {}
+
+    fn rollback(&mut self, _: GroupNumber) {}
 
     fn state(&self) -> Vec<u8> {
         Vec::new()
