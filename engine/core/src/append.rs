@@ -7,13 +7,15 @@ use admission::Holder;
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
 use parking_lot::Mutex;
-use storage::{AppendStage, GroupNumber, LogAppend, LogId, Offset, Payload, ReplayedEntry};
+use storage::{AppendStage, Entry, GroupNumber, LogAppend, LogId, Offset, Payload, ReplayedEntry};
 use user_time::UserTimeExtractor;
 
 use crate::active_rules::{ActiveRules, RuleChange};
+use crate::applier::{EventSender, PublishedEvent, applied_position};
 use crate::error::EngineError;
 use crate::log_transactions::LogTransactions;
 use crate::marker::{DecisionStamp, MarkerNote, MarkerStage, TransactionEnd};
+use crate::numbering::is_event_kind;
 use crate::producers::{ProducerOrigin, ProducerSequence, ProducerStates};
 
 /// The smallest and the largest user time of a batch.
@@ -189,6 +191,8 @@ pub struct EngineAppendStage {
     pub(crate) rules: ActiveRules,
     pub(crate) format: Arc<dyn BatchFormat>,
     pub(crate) markers: MarkerStage,
+    /// Where published events go.
+    pub(crate) events: EventSender,
 }
 
 impl AppendStage for EngineAppendStage {
@@ -214,7 +218,15 @@ impl AppendStage for EngineAppendStage {
         Ok(())
     }
 
+    fn publish(&mut self, log: LogId, entry: &Entry, payload: &Payload) {
+        if is_event_kind(entry.kind) {
+            let payload = payload.rest.clone();
+            self.events.add(PublishedEvent { log, payload, at: applied_position(entry) });
+        }
+    }
+
     fn commit(&mut self, group: GroupNumber) {
+        self.events.send();
         self.producers.lock().commit(group);
         self.rules.commit(group);
         self.markers.commit(group);

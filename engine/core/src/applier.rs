@@ -1,15 +1,20 @@
-//! Changes of the namespace and of groups: appended like any other entry, applied in journal order,
-//! and completed only after they are applied.
+//! Changes of the namespace and of groups: appended like any other entry, applied in journal order once
+//! they are visible, and completed only after they are applied.
+//!
+//! What is applied is the published entry, whoever appended it. A request for a change waits until its
+//! stamp is applied, and has no part in that.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use hlc::{Cut, Hlc};
+use parking_lot::Mutex;
 use storage::catalog::AppliedPosition;
 use storage::{
-    AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogAppend, LogId, LogSource,
-    Payload, StorageError,
+    AbortOnPanic, AppendReceipt, AppendResults, Durability, Entry, Log, LogAppend, LogId,
+    LogSource, Payload, StorageError,
 };
 use tokio::sync::oneshot;
 
@@ -20,26 +25,100 @@ use crate::config::TopicConfig;
 use crate::engine_core::{ChangesGuard, EngineCore, EngineState};
 use crate::error::EngineError;
 use crate::marker::DecisionStamp;
-use crate::namespace::Topic;
 use crate::namespace::event::NamespaceEvent;
+use crate::namespace::{Topic, TopicId};
 use crate::numbering::{KIND_NAMESPACE, NAMESPACE_LOG};
 use crate::projection::{CatalogFillError, EngineWings, EventProjection, ProjectedEvent};
 use crate::user_time::{UserTimeRule, next_rule};
 
-/// A change that waits to be applied.
-pub(crate) struct PendingEvent {
-    change: PendingChange,
+/// An event that is visible.
+pub(crate) struct PublishedEvent {
+    pub(crate) log: LogId,
+    pub(crate) payload: Bytes,
+    pub(crate) at: AppliedPosition,
+}
+
+/// The position of an event, as a catalog records it.
+pub(crate) fn applied_position(entry: &Entry) -> AppliedPosition {
+    AppliedPosition { position: entry.position, stamp: entry.stamp }
+}
+
+/// The way of events from the writer's thread to the applier.
+pub(crate) struct EventSender {
+    /// The events of the group that is being published.
+    group: Vec<PublishedEvent>,
+    applier: mpsc::Sender<ApplierTask>,
+}
+
+impl EventSender {
+    pub(crate) fn new(applier: mpsc::Sender<ApplierTask>) -> EventSender {
+        EventSender { group: Vec::new(), applier }
+    }
+
+    pub(crate) fn add(&mut self, event: PublishedEvent) {
+        self.group.push(event);
+    }
+
+    /// Sends what was added: it is visible now.
+    pub(crate) fn send(&mut self) {
+        for event in self.group.drain(..) {
+            // The applier ends with the engine. The next start applies what is left.
+            let _ = self.applier.send(ApplierTask::Apply(event));
+        }
+    }
+}
+
+/// What the applier is given to do.
+pub(crate) enum ApplierTask {
+    Apply(PublishedEvent),
+    End,
+}
+
+/// A request whose event is visible, and waits until it is applied.
+struct EventWaiter {
     stamp: Hlc,
-    position: u64,
     done: oneshot::Sender<Result<Hlc, EngineError>>,
     change_guard: Option<ChangesGuard>,
 }
 
-/// The change that an event makes.
-enum PendingChange {
-    Namespace(NamespaceEvent),
-    /// The payload of an event of the projection with that log.
-    Projected(LogId, Bytes),
+/// The requests that wait until their events are applied, by stamp.
+#[derive(Default)]
+pub(crate) struct EventWaiters(Mutex<VecDeque<EventWaiter>>);
+
+impl EngineState {
+    /// Completes a request now or once its event is applied.
+    fn complete_when_applied(&self, waiter: EventWaiter) {
+        let mut waiters = self.event_waiters.0.lock();
+        let result = if self.applied_stamp() >= waiter.stamp {
+            Ok(waiter.stamp)
+        } else if let Some(why) = self.apply_failure.get() {
+            Err(EngineError::Internal(Arc::clone(why)))
+        } else {
+            return waiters.push_back(waiter);
+        };
+        drop(waiters);
+        drop(waiter.change_guard);
+        let _ = waiter.done.send(result);
+    }
+
+    /// The stamp of the last event that is applied.
+    pub(crate) fn applied_stamp(&self) -> Hlc {
+        Hlc::from_bits(self.applied_stamp.load(Ordering::Acquire))
+    }
+
+    /// Notes that events are applied up to a stamp, or that none will be any more. Returns the requests
+    /// that waited for that.
+    fn take_applied(&self, applied: Option<Hlc>) -> Vec<EventWaiter> {
+        let mut waiters = self.event_waiters.0.lock();
+        let count = match applied {
+            Some(stamp) => {
+                self.applied_stamp.store(stamp.bits(), Ordering::Release);
+                waiters.partition_point(|waiter| waiter.stamp <= stamp)
+            }
+            None => waiters.len(),
+        };
+        waiters.drain(..count).collect()
+    }
 }
 
 /// A change in flight. It precedes all changes that begin later.
@@ -68,8 +147,8 @@ impl PendingStamp {
 
 impl EngineCore {
     pub(crate) fn start_applier(&self) -> std::io::Result<()> {
-        let (sender, receiver) = mpsc::channel::<PendingEvent>();
-        *self.applier.lock() = Some(sender);
+        let receiver = self.published_events.lock().take().expect("an engine starts once");
+        self.accepts_events.store(true, Ordering::Release);
         if self.options.storage.manual_stepping {
             *self.manual_events.lock() = Some(receiver);
             return Ok(());
@@ -77,8 +156,8 @@ impl EngineCore {
         let applier = self.event_applier();
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             let abort = AbortOnPanic;
-            for pending in receiver {
-                applier.apply_and_complete(pending);
+            while let Ok(ApplierTask::Apply(event)) = receiver.recv() {
+                applier.apply_and_complete(&event);
             }
             std::mem::forget(abort);
         })?;
@@ -91,8 +170,8 @@ impl EngineCore {
         let receiver = self.manual_events.lock();
         let Some(receiver) = receiver.as_ref() else { return false };
         let (applier, mut any) = (self.event_applier(), false);
-        for pending in receiver.try_iter() {
-            applier.apply_and_complete(pending);
+        while let Ok(ApplierTask::Apply(event)) = receiver.try_recv() {
+            applier.apply_and_complete(&event);
             any = true;
         }
         any
@@ -132,7 +211,11 @@ impl EngineCore {
             makes_space: event.reclaims_space(),
             followers: None,
         };
-        self.append_event(append, PendingChange::Namespace(event), held, changing)
+        let deleted = match event {
+            NamespaceEvent::TopicDeleted { id } => Some(id),
+            _ => None,
+        };
+        self.append_event(append, deleted, held, changing)
     }
 
     /// Appends an event of a projection, and waits until it is applied. `changing` is the lock of
@@ -162,10 +245,9 @@ impl EngineCore {
         changing: Option<ChangesGuard>,
     ) -> Result<PendingStamp, EngineError> {
         let (log, kind, payload) = (projection.log(), projection.kind(), Bytes::from(payload));
-        let change = PendingChange::Projected(log, payload.clone());
         let (note, makes_space, followers) = (AppendNote::Event, false, None);
         let append = EventAppend { log, kind, payload, note, makes_space, followers };
-        self.append_event(append, change, Vec::new(), changing)
+        self.append_event(append, None, Vec::new(), changing)
     }
 
     /// Appends an event of a projection that decides a transaction, and directly behind it what
@@ -178,11 +260,10 @@ impl EngineCore {
         followers: EventFollowers,
     ) -> Result<PendingStamp, EngineError> {
         let (log, kind, payload) = (projection.log(), projection.kind(), Bytes::from(payload));
-        let change = PendingChange::Projected(log, payload.clone());
         let (note, makes_space) = (AppendNote::Decision(decision), false);
         let followers = Some(followers);
         let append = EventAppend { log, kind, payload, note, makes_space, followers };
-        self.append_event(append, change, Vec::new(), None)
+        self.append_event(append, None, Vec::new(), None)
     }
 
     /// [`EngineCore::submit_projected`], on a thread that may block.
@@ -210,26 +291,26 @@ impl EngineCore {
         applied.result()
     }
 
-    /// Appends an event, and hands it to the applier. `created` are the logs that it creates.
+    /// Appends an event. `deleted` is the topic that it deletes, and `created` are the logs that it
+    /// creates.
     fn append_event(
         &self,
         event: EventAppend,
-        change: PendingChange,
+        deleted: Option<TopicId>,
         created: Vec<Arc<Log>>,
         changing: Option<ChangesGuard>,
     ) -> Result<PendingStamp, EngineError> {
         if let Some(why) = self.shared.apply_failure.get() {
             return Err(EngineError::Internal(Arc::clone(why)));
         }
-        let Some(applier) = self.applier.lock().clone() else {
+        if !self.accepts_events.load(Ordering::Acquire) {
             return Err(EngineError::closing());
-        };
+        }
         let EventAppend { log, kind, payload, note, makes_space, followers } = event;
         let mut appends = vec![event_append(log, kind, Payload::without_header(payload), note)];
         let (followers, followed) = followers.unzip();
         appends.extend(followers.into_iter().flatten());
         let (done, applied) = oneshot::channel();
-        let log = self.store.log(log)?;
         let shared = Arc::clone(&self.shared);
         let applied_by = move |mut results: AppendResults<EngineError>| {
             let rest = results.split_off(1);
@@ -238,18 +319,15 @@ impl EngineCore {
                 let _ = followed.send(rest);
             }
             match result {
-                Ok(AppendReceipt { stamp, base, .. }) => {
-                    let entry = log.entry_at(base).ok().flatten();
-                    let position = entry.map_or(0, |entry| entry.position);
+                Ok(AppendReceipt { stamp, .. }) => {
                     // The applier lives as long as the store.
                     drop(created);
                     let change_guard = changing;
-                    let event = PendingEvent { change, stamp, position, done, change_guard };
-                    let _ = applier.send(event);
+                    shared.complete_when_applied(EventWaiter { stamp, done, change_guard });
                 }
                 Err(error) => {
-                    if let PendingChange::Namespace(NamespaceEvent::TopicDeleted { id }) = &change {
-                        shared.namespace.write().cancel_deletion(id);
+                    if let Some(id) = deleted {
+                        shared.namespace.write().cancel_deletion(&id);
                     }
                     let _ = done.send(Err(error.into()));
                 }
@@ -328,7 +406,7 @@ impl EngineCore {
     /// # Errors
     /// An index cannot be read.
     pub fn has_applied(&self, cut: Cut) -> Result<bool, StorageError> {
-        let applied = Hlc::from_bits(self.shared.applied_stamp.load(Ordering::Acquire));
+        let applied = self.shared.applied_stamp();
         let projected = self.wings().events.iter().map(|projection| projection.log());
         for log in std::iter::once(NAMESPACE_LOG).chain(projected) {
             let log = self.store.log(log)?;
@@ -364,48 +442,43 @@ struct EventApplier {
 }
 
 impl EventApplier {
-    fn apply_and_complete(&self, pending: PendingEvent) {
-        let PendingEvent { change, stamp, position, done, change_guard: changing } = pending;
-        let shared = &self.shared;
+    fn apply_and_complete(&self, event: &PublishedEvent) {
+        let (shared, stamp) = (&self.shared, event.at.stamp);
         let held = shared.apply_lock.lock();
         let result = match shared.apply_failure.get() {
             Some(why) => Err(EngineError::Internal(Arc::clone(why))),
-            None => self.apply(&change, AppliedPosition { position, stamp }),
+            None => self.apply(event),
         };
-        match &result {
-            Ok(()) => shared.applied_stamp.store(stamp.bits(), Ordering::Release),
-            Err(error) => {
-                let why: Arc<str> = format!("{error}; restart the service").into();
-                if shared.apply_failure.set(why).is_ok() {
-                    tracing::error!(%error, "an event cannot be applied; no more are taken");
-                }
+        if let Err(error) = &result {
+            let why: Arc<str> = format!("{error}; restart the service").into();
+            if shared.apply_failure.set(why).is_ok() {
+                tracing::error!(%error, "an event cannot be applied; no more are taken");
             }
         }
+        let mut waiters = shared.take_applied(result.is_ok().then_some(stamp));
         drop(held);
-        drop(changing);
+        waiters.iter_mut().for_each(|waiter| drop(waiter.change_guard.take()));
         shared.frontier_advanced.notify_waiters();
-        // The caller may have gone away; the change stays.
-        let _ = done.send(result.map(|()| stamp));
+        for EventWaiter { stamp, done, .. } in waiters {
+            // The caller may have gone away; the change stays.
+            let _ = done.send(result.clone().map(|()| stamp));
+        }
     }
 
-    fn apply(&self, change: &PendingChange, at: AppliedPosition) -> Result<(), EngineError> {
-        match change {
-            PendingChange::Namespace(event) => {
-                let namespace = &self.shared.namespace;
-                namespace
-                    .write()
-                    .apply(event, at.stamp, &self.logs)
-                    .map_err(EngineError::Corrupt)?;
-                self.shared.accounts.apply(event);
-                if let Some(topic) = self.shared.deleted_topic_name(event, at.stamp) {
-                    for projection in &self.wings.events {
-                        self.project(&**projection, ProjectedEvent::TopicDeleted(&topic), at);
-                    }
-                }
-            }
-            PendingChange::Projected(log, payload) => {
-                let projection = self.wings.of_log(*log).expect("a wing appended the event");
-                self.project(projection, ProjectedEvent::Entry(payload), at);
+    fn apply(&self, published: &PublishedEvent) -> Result<(), EngineError> {
+        let PublishedEvent { log, payload, at } = published;
+        if *log != NAMESPACE_LOG {
+            let projection = self.wings.of_log(*log).expect("a wing has this log");
+            self.project(projection, ProjectedEvent::Entry(payload), *at);
+            return Ok(());
+        }
+        let event = NamespaceEvent::decode(payload).map_err(EngineError::Corrupt)?;
+        let namespace = &self.shared.namespace;
+        namespace.write().apply(&event, at.stamp, &self.logs).map_err(EngineError::Corrupt)?;
+        self.shared.accounts.apply(&event);
+        if let Some(topic) = self.shared.deleted_topic_name(&event, at.stamp) {
+            for projection in &self.wings.events {
+                self.project(&**projection, ProjectedEvent::TopicDeleted(&topic), *at);
             }
         }
         Ok(())

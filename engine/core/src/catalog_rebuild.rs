@@ -136,7 +136,7 @@ impl CatalogRebuild {
         let catalog = slot.watch_for_failure(made?);
         let mut fill = CatalogFill::begin(&self.store, &self.shared, &self.wings, &catalog)?;
         for _ in 0..CATCH_UPS_MAX {
-            if fill.advance(self.applied_stamp())? <= REMAINING_EVENTS_MAX {
+            if fill.advance(self.shared.applied_stamp())? <= REMAINING_EVENTS_MAX {
                 break;
             }
         }
@@ -144,7 +144,7 @@ impl CatalogRebuild {
         catalog.sync()?;
         let applying = self.shared.apply_lock.lock();
         fill.pause_readers();
-        fill.advance(self.applied_stamp())?;
+        fill.advance(self.shared.applied_stamp())?;
         fill.finish()?;
         slot.install(Arc::clone(&catalog));
         slot.count_rebuild();
@@ -153,9 +153,5 @@ impl CatalogRebuild {
         let in_memory = catalog.is_in_memory();
         tracing::info!(in_memory, "the catalog was rebuilt from the journal");
         Ok(())
-    }
-
-    fn applied_stamp(&self) -> Hlc {
-        Hlc::from_bits(self.shared.applied_stamp.load(Ordering::Acquire))
     }
 }

@@ -5,7 +5,7 @@
 //! finds the topic.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
@@ -23,7 +23,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 
 use crate::active_rules::ActiveRules;
 use crate::append::{BatchFormat, EngineAppendStage};
-use crate::applier::PendingEvent;
+use crate::applier::{ApplierTask, EventSender, EventWaiters};
 use crate::audit_log::AuditLog;
 use crate::catalog_fill::open_catalog;
 use crate::catalog_slot::CatalogSlot;
@@ -76,6 +76,8 @@ pub(crate) struct EngineState {
     pub(crate) catalog: Arc<CatalogSlot>,
     /// The stamp of the last applied event.
     pub(crate) applied_stamp: AtomicU64,
+    /// The requests whose events are not applied yet.
+    pub(crate) event_waiters: EventWaiters,
     /// Held while an event is applied.
     pub(crate) apply_lock: Mutex<()>,
     pub(crate) frontier_advanced: Arc<Notify>,
@@ -107,6 +109,7 @@ fn open_store(
     wall: Arc<dyn WallClock>,
     format: &Arc<dyn BatchFormat>,
     rules: &ActiveRules,
+    applier: mpsc::Sender<ApplierTask>,
     frontier_advanced: Arc<Notify>,
 ) -> Result<OpenedStore, OpenError> {
     // Maintenance starts later: the key that signs proofs is set before the first proof is written.
@@ -125,6 +128,7 @@ fn open_store(
             rules: rules.clone(),
             format: Arc::clone(format),
             markers: MarkerStage::default(),
+            events: EventSender::new(applier),
         }
     };
     let notify = move || frontier_advanced.notify_waiters();
@@ -164,10 +168,14 @@ pub struct EngineCore {
     pub(crate) producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     /// Producer ids below this may have been allocated.
     pub(crate) producer_ids_below: AtomicI64,
-    pub(crate) applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
+    /// True from [`EngineCore::start`] to [`EngineCore::close`].
+    pub(crate) accepts_events: AtomicBool,
+    applier: mpsc::Sender<ApplierTask>,
+    /// The events that were published, until something applies them.
+    pub(crate) published_events: Mutex<Option<mpsc::Receiver<ApplierTask>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Events that wait to be applied under manual stepping, where no thread applies them.
-    pub(crate) manual_events: Mutex<Option<mpsc::Receiver<PendingEvent>>>,
+    pub(crate) manual_events: Mutex<Option<mpsc::Receiver<ApplierTask>>>,
 }
 
 impl EngineCore {
@@ -183,8 +191,16 @@ impl EngineCore {
     ) -> Result<EngineCore, OpenError> {
         let advanced = Arc::new(Notify::new());
         let rules = ActiveRules::default();
-        let OpenedStore { store, producers, unfinished } =
-            open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
+        let (applier, published_events) = mpsc::channel();
+        let OpenedStore { store, producers, unfinished } = open_store(
+            disk,
+            &options,
+            wall,
+            &format,
+            &rules,
+            applier.clone(),
+            Arc::clone(&advanced),
+        )?;
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
             store.start_maintenance(options.signing_key.clone())?;
         }
@@ -200,6 +216,7 @@ impl EngineCore {
                 options.catalog_faults.clone(),
             ))),
             applied_stamp: AtomicU64::new(0),
+            event_waiters: EventWaiters::default(),
             apply_lock: Mutex::default(),
             frontier_advanced: advanced,
             apply_failure: OnceLock::new(),
@@ -234,7 +251,9 @@ impl EngineCore {
             stopped,
             producer_ids: tokio::sync::Mutex::new(below..below),
             producer_ids_below: AtomicI64::new(below),
-            applier: Mutex::new(None),
+            accepts_events: AtomicBool::new(false),
+            applier,
+            published_events: Mutex::new(Some(published_events)),
             threads: Mutex::default(),
             manual_events: Mutex::new(None),
         })
@@ -402,7 +421,8 @@ impl EngineCore {
         if self.wings.get().is_some() {
             self.step_applier();
         }
-        self.applier.lock().take();
+        self.accepts_events.store(false, Ordering::Release);
+        let _ = self.applier.send(ApplierTask::End);
         self.shared.catalog.close();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();

@@ -49,6 +49,11 @@ pub(crate) fn is_outside_partitions(log: LogId) -> bool {
         || [FILES_LOG, ZNODES_LOG, ZNODE_CHECKPOINTS_LOG, SECURITY_LOG].contains(&log)
 }
 
+/// Returns true for the events that the applier applies.
+pub(crate) fn is_event_kind(kind: u8) -> bool {
+    matches!(kind, KIND_NAMESPACE | KIND_GROUPS)
+}
+
 /// Returns true if this version knows entries of that kind.
 pub(crate) fn is_known_kind(kind: u8) -> bool {
     matches!(
