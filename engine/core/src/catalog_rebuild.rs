@@ -10,10 +10,8 @@
 //!   applied.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hlc::Hlc;
 use storage::catalog::{Catalog, CatalogError};
 use storage::{AbortOnPanic, LogThrottle};
 
