@@ -637,6 +637,13 @@ fn f39_a_store_that_takes_groups_over_has_the_same_files_and_roots() {
         let hint = SeedReplayHint { test: "later", seed, place: Default::default() };
         let mut pair = FollowedStore::new(seed);
         pair.run(150);
+        // What is taken over survives a loss of power.
+        let begin = Hlc::at(BEGIN);
+        let bound = PromiseBound::Commits { in_force: begin, last: begin };
+        let disk = Arc::new(pair.disks[1].after_crash(|_| 0));
+        let after_crash = LaterStore::open(disk, &pair.clock, pair.end(pair.committed), bound);
+        let visible = pair.second.visible().expect("it can be read");
+        assert_eq!(after_crash.expect("it opens").visible().expect("it can be read"), visible);
         // The second goes on as the leader would.
         pair.second.store.lead(Hlc::ZERO);
         for store in [&pair.first, &pair.second] {
