@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use hlc::{Hlc, ManualClock, WallClock};
 use parking_lot::Mutex;
 use storage::disk::{Disk, DiskFault, MemoryDisk};
-use storage::journal::{FRAME_BYTES, RecoverError, padded};
+use storage::journal::{FRAME_BYTES, RecoverError, SegmentHeader, padded};
 use storage::{
     AppendError, AppendResults, AppendStage, Commit, CommitAuthority, Durability, ForeignGroup,
     GroupNumber, LogAppend, LogId, Offset, OpenError, Options, Payload, PromiseBound,
@@ -714,6 +714,17 @@ fn a_group_that_is_not_whole_or_does_not_follow_is_refused_and_changes_nothing()
     pair.take_over();
     pair.take_over();
     assert_eq!((pair.taken, pair.second.store.stop_reason()), (3, None));
+    // A header of another place, and none where there is no segment yet.
+    let mut fresh = FollowedStore::new(1);
+    fresh.append();
+    let first = fresh.groups[0].clone();
+    let header = first.segment.expect("the first group begins a segment");
+    let elsewhere = SegmentHeader { start: header.start + 8, ..header };
+    for segment in [Some(elsewhere), None] {
+        let refused = fresh.second.take_over(ForeignGroup { segment, ..first.clone() });
+        assert!(matches!(refused, Err(TakeOverError::Segment { .. })), "{refused:?}");
+    }
+    fresh.take_over();
 }
 
 /// A store with three groups in flight, one entry each, behind a committed one.
