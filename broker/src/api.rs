@@ -113,9 +113,8 @@ pub(crate) fn query_document(
         let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, text) = (decode_text(name)?, decode_text(text)?);
         let value = if plain.contains(&name.as_str()) {
-            text.parse().map_err(|_| {
-                format!("{name} takes a number, true or false, and {text:?} is none of them")
-            })?
+            text.parse()
+                .map_err(|_| format!("{name} takes a number, true or false, not {text:?}"))?
         } else if lists.contains(&name.as_str()) {
             json!(text.split(',').collect::<Vec<_>>())
         } else {

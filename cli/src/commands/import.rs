@@ -280,7 +280,7 @@ impl ImportRun<'_> {
         }
     }
 
-    /// What the source has behind what was copied.
+    /// The offsets of the source that were not copied.
     async fn rest(&self) -> anyhow::Result<SourceRest> {
         let mut source = self.connect_source().await?;
         SourceRest::read(&mut source, &self.reached).await

@@ -92,7 +92,7 @@ impl ActiveRules {
         Ok(())
     }
 
-    /// What is staged from now on belongs to `group`.
+    /// Begins a group: later changes belong to it.
     pub(crate) fn begin(&self, group: GroupNumber) {
         self.0.lock().undo.begin(group);
     }

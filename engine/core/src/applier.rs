@@ -1,7 +1,7 @@
 //! Changes of the namespace and of groups: appended like any other entry, applied in journal order once
 //! they are visible, and completed only after they are applied.
 //!
-//! What is applied is the published entry, whoever appended it. A request for a change waits until its
+//! The applier applies published entries, whoever appended them. A request for a change waits until its
 //! stamp is applied, and has no part in that.
 
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ impl EventSender {
     }
 }
 
-/// What the applier is given to do.
+/// A task of the applier.
 pub(crate) enum ApplierTask {
     Apply(PublishedEvent),
     End,

@@ -156,7 +156,7 @@ impl MarkerStage {
         Ok(())
     }
 
-    /// What is staged from now on belongs to `group`.
+    /// Begins a group: later changes belong to it.
     pub(crate) fn begin(&mut self, group: GroupNumber) {
         self.staged.begin(group);
         self.last = None;

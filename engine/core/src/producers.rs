@@ -285,7 +285,7 @@ pub(crate) struct ProducerStates {
     transactional: BTreeSet<LogId>,
     /// It counts published entries alone, so that it is the same on each replica.
     activity: ActivityClock,
-    /// What it will be once each group in flight is published.
+    /// The activity time after each group in flight, for when that is published.
     staged_activity: VecDeque<(GroupNumber, ActivityClock)>,
     /// The activity time of the last search for idle producers.
     expiry_checked_ms: u64,
@@ -870,7 +870,7 @@ impl ProducerStates {
         self.undo.commit(GroupNumber(u64::MAX)).for_each(drop);
     }
 
-    /// What is staged from now on belongs to `group`.
+    /// Begins a group: later changes belong to it.
     pub(crate) fn begin(&mut self, group: GroupNumber) {
         self.undo.begin(group);
         let before = self.staged_activity.back().map_or(self.activity, |(_, activity)| *activity);

@@ -357,7 +357,7 @@ mod tests {
             let refused = copy(&[at(4), at(base), at(8)], 10).unwrap_err();
             assert!(refused.contains("does not lie between 6 and 10"), "{refused}");
         }
-        // The last one jumps ahead: offsets up to it would be covered for ever.
+        // The last batch jumps ahead, and the offsets before it would be covered for good.
         for base in [7, 1 << 40, i64::MAX - 2] {
             let refused = copy(&[at(4), at(base)], 8).unwrap_err();
             assert!(refused.contains("does not lie between 6 and 8"), "{refused}");

@@ -22,7 +22,7 @@ struct PartitionRest {
     end: i64,
 }
 
-/// What a source has behind what was copied.
+/// The offsets of a source that were not copied.
 #[derive(Debug, Default)]
 pub(super) struct SourceRest {
     partitions: Vec<PartitionRest>,
