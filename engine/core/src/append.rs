@@ -7,6 +7,7 @@ use admission::Holder;
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
 use parking_lot::Mutex;
+use storage::journal::RecoverError;
 use storage::{AppendStage, Entry, GroupNumber, LogAppend, LogId, Offset, Payload, ReplayedEntry};
 use user_time::UserTimeExtractor;
 
@@ -15,8 +16,9 @@ use crate::applier::{EventSender, PublishedEvent, applied_position};
 use crate::error::EngineError;
 use crate::log_transactions::LogTransactions;
 use crate::marker::{DecisionStamp, MarkerNote, MarkerStage, TransactionEnd};
-use crate::numbering::is_event_kind;
+use crate::numbering::{is_event_kind, is_known_kind};
 use crate::producers::{ProducerOrigin, ProducerSequence, ProducerStates};
+use crate::replay::unknown_kind;
 
 /// The smallest and the largest user time of a batch.
 ///
@@ -230,6 +232,10 @@ impl AppendStage for EngineAppendStage {
         self.producers.lock().commit(group);
         self.rules.commit(group);
         self.markers.commit(group);
+    }
+
+    fn check_kind(&self, entry: &Entry) -> Result<(), RecoverError> {
+        if is_known_kind(entry.kind) { Ok(()) } else { Err(unknown_kind(entry)) }
     }
 
     fn replay(&mut self, replayed: &ReplayedEntry<'_>) {

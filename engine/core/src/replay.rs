@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use hlc::Hlc;
 use storage::journal::RecoverError;
-use storage::{LogId, Offset, ReplayHandler, ReplayedEntry, StorageError};
+use storage::{Entry, LogId, Offset, ReplayHandler, ReplayedEntry, StorageError};
 
 use crate::append::BatchFormat;
 use crate::engine_core::{EngineState, EngineStore};
@@ -29,6 +29,14 @@ pub(crate) struct ProducerReplay {
     /// The markers of each log whose payload is corrupt, each with its stamp. The entry in the
     /// transaction log says whose it is.
     pub(crate) corrupt_markers: HashMap<LogId, VecDeque<(Offset, Hlc)>>,
+}
+
+/// The error of an entry of a later version.
+pub(crate) fn unknown_kind(entry: &Entry) -> RecoverError {
+    RecoverError::Unusable(format!(
+        "the entry at position {} is of kind {}, which this version does not know",
+        entry.position, entry.kind
+    ))
 }
 
 /// A marker without an entry in its transaction log.
@@ -93,10 +101,7 @@ impl ReplayHandler for ProducerReplay {
             }
             // The logs of events are replayed once the store is open.
             kind if is_known_kind(kind) => Ok(()),
-            kind => Err(RecoverError::Unusable(format!(
-                "the entry at position {} is of kind {kind}, which this version does not know",
-                entry.position
-            ))),
+            _ => Err(unknown_kind(entry)),
         }
     }
 
