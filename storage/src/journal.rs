@@ -37,5 +37,5 @@ pub use segment::{
     JournalSegments, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, segment_name, segment_start,
 };
 pub(crate) use writer::{
-    JournalWriteError, JournalWriter, JournalWriterOptions, OpenSegment, RolledSegment,
+    JournalTail, JournalWriteError, JournalWriter, JournalWriterOptions, OpenSegment, RolledSegment,
 };

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use storage::disk::{Disk, DiskFault, MemoryDisk};
 use storage::journal::{FRAME_BYTES, RecoverError, SegmentHeader, padded};
 use storage::{
-    AppendError, AppendResults, AppendStage, Commit, CommitAuthority, Durability, ForeignGroup,
-    GroupNumber, LogAppend, LogId, Offset, OpenError, Options, Payload, PromiseBound,
+    AppendError, AppendResults, AppendStage, Commit, CommitAuthority, Durability, Entry,
+    ForeignGroup, GroupNumber, LogAppend, LogId, Offset, OpenError, Options, Payload, PromiseBound,
     ReplayHandler, ReplayedEntry, StorageError, Store, TakeOverError, TruncateError, UndoLog,
     WrittenGroup,
 };
@@ -44,6 +44,10 @@ impl AppendStage for CountingStage {
     fn stage(&mut self, _: &mut LogAppend<()>, _: Offset, _: Hlc) -> Result<(), ()> {
         self.staged.push(());
         Ok(())
+    }
+
+    fn check_kind(&self, entry: &Entry) -> Result<(), RecoverError> {
+        if entry.kind == 0 { Ok(()) } else { Err(RecoverError::Unusable("of a later kind".into())) }
     }
 
     fn commit(&mut self, group: GroupNumber) {
@@ -175,9 +179,17 @@ impl LaterStore {
     }
 
     fn begin_append(&self, entries: &[ModelEntry]) -> mpsc::Receiver<AppendResults<()>> {
+        self.begin_append_of_kind(0, entries)
+    }
+
+    fn begin_append_of_kind(
+        &self,
+        kind: u8,
+        entries: &[ModelEntry],
+    ) -> mpsc::Receiver<AppendResults<()>> {
         let append = |(log, payload): &ModelEntry| LogAppend {
             log: *log,
-            kind: 0,
+            kind,
             epoch: 0,
             count: 1,
             user: (hlc::UserTime(0), hlc::UserTime(0)),
@@ -714,6 +726,13 @@ fn a_group_that_is_not_whole_or_does_not_follow_is_refused_and_changes_nothing()
     pair.take_over();
     pair.take_over();
     assert_eq!((pair.taken, pair.second.store.stop_reason()), (3, None));
+    // A kind that the other store does not know. The bytes are whole.
+    let later = FollowedStore::new(1);
+    drop(later.first.begin_append_of_kind(9, &[(LogId(0), vec![1; 8])]));
+    later.first.step();
+    let unknown = later.first.take_written().remove(0);
+    let refused = later.second.take_over(unknown).unwrap_err();
+    assert!(matches!(refused, TakeOverError::Entry(RecoverError::Unusable(_))), "{refused}");
     // A header of another place, and none where there is no segment yet.
     let mut fresh = FollowedStore::new(1);
     fresh.append();

@@ -436,7 +436,7 @@ pub fn finish_recovery(
     truncate_torn_tail(disk, walked, synced_to)
 }
 
-/// What is known to be on stable storage.
+/// The part of the journal that is known to be on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownSynced {
     /// Everything below this position.

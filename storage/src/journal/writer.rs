@@ -114,6 +114,20 @@ impl OpenSegment {
     }
 }
 
+/// The end of a journal that was read back.
+pub(crate) struct JournalTail {
+    /// The position after its last frame.
+    pub(crate) end: u64,
+    /// Everything below this position is visible.
+    pub(crate) published_to: u64,
+    /// The rolled segments that do not end with a visible entry, oldest first.
+    pub(crate) rolled: VecDeque<RolledSegment>,
+    /// The number of frames of the last segment.
+    pub(crate) frames: u64,
+    /// The first stamp in it; zero without one.
+    pub(crate) since: Hlc,
+}
+
 /// A segment to which nothing more is written.
 #[derive(Debug)]
 pub(crate) struct RolledSegment {
@@ -127,11 +141,10 @@ impl JournalWriter {
         disk: Arc<dyn Disk>,
         reserve: Arc<SpaceReserve>,
         segments: Arc<JournalSegments>,
-        (end, published_to): (u64, u64),
+        recovered: JournalTail,
         limits: JournalWriterOptions,
-        rolled: VecDeque<RolledSegment>,
-        (frames, since): (u64, Hlc),
     ) -> Result<JournalWriter, StorageError> {
+        let JournalTail { end, published_to, rolled, frames, since } = recovered;
         // An earlier incarnation may have begun the segment: its leaves are not known here.
         let open = |segment| OpenSegment { segment, frames, since, leaves: None };
         let current = segments.last().map(open);
@@ -324,6 +337,7 @@ impl JournalWriter {
             let bytes_used = self.end - segment.start;
             let fits = bytes_used + bytes <= self.segment_bytes_max && *frames < self.frames_max;
             if bytes_used == 0 || (fits && !self.ends_segment) {
+                self.ends_segment = false;
                 return Ok(());
             }
         }

@@ -24,7 +24,7 @@ pub(super) const GROUPS_IN_FLIGHT_MAX: usize = 4;
 /// The most bytes of journal in flight, but for the last group.
 pub(super) const BYTES_IN_FLIGHT_MAX: u64 = 16 << 20;
 
-/// Who decides when a group that is written becomes visible.
+/// The decision when a written group becomes visible: whose it is.
 #[derive(Clone, Default)]
 pub enum Commit {
     /// The store: at once.

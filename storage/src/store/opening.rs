@@ -21,8 +21,8 @@ use crate::error::StorageError;
 use crate::history::{HistoryBuilder, HistoryError, SealedHistory};
 use crate::index::{BlockCache, LogTip};
 use crate::journal::{
-    FRAME_BYTES, FrameGroup, JournalSegments, JournalWriter, JournalWriterOptions, KnownSynced,
-    RecoverError, RecoveredJournal, finish_recovery, walk,
+    FRAME_BYTES, FrameGroup, JournalSegments, JournalTail, JournalWriter, JournalWriterOptions,
+    KnownSynced, RecoverError, RecoveredJournal, finish_recovery, walk,
 };
 use crate::log_throttle::LogThrottle;
 use crate::manifest::ManifestError;
@@ -226,15 +226,8 @@ impl<S: AppendStage> Store<S> {
         };
         let published_to = end.min(committed_to);
         let WrittenSegments { rolled, frames, since } = collected.written;
-        let journal = JournalWriter::new(
-            disk,
-            reserve,
-            segments,
-            (end, published_to),
-            limits,
-            rolled,
-            (frames, since),
-        )?;
+        let tail = JournalTail { end, published_to, rolled, frames, since };
+        let journal = JournalWriter::new(disk, reserve, segments, tail, limits)?;
         let (timekeeper, renewer) = Timekeeper::start(
             bound_file,
             commit.committed_bound(last),

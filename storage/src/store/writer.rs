@@ -91,6 +91,12 @@ impl<S: AppendStage> StoreWriter<S> {
             WriterTask::Roll => {}
             WriterTask::Write(requests) => self.write_group(requests),
         }
+        // After a stop nothing is published any more.
+        if !self.in_flight.is_empty()
+            && let Some(why) = self.stop_reason()
+        {
+            self.fail_in_flight(&AppendError::Storage(StorageError::Stopped { why }));
+        }
     }
 
     /// Waits until there is something to do; `None` at the end.
@@ -247,8 +253,7 @@ impl<S: AppendStage> StoreWriter<S> {
         let begun = self.timekeeper.steady_now();
         if let Err(error) = self.journal.sync() {
             let error = self.handle_write_error(error);
-            complete(vec![fail(request, &error)]);
-            return self.fail_in_flight(&error);
+            return complete(vec![fail(request, &error)]);
         }
         self.record_sync(self.timekeeper.steady_now().saturating_sub(begun));
         let synced_to = self.journal.synced_to().min(self.published_to);
@@ -288,9 +293,6 @@ impl<S: AppendStage> StoreWriter<S> {
         for mut group in dropped {
             group.fail(&error);
             self.journal.recycle(group.frames);
-        }
-        if cut.is_err() {
-            self.fail_in_flight(&error);
         }
         cut.map_err(TruncateError::Storage)
     }
@@ -383,10 +385,6 @@ impl<S: AppendStage> StoreWriter<S> {
         }
         group.fail(error);
         self.journal.recycle(group.frames);
-        // What came before it is not known to be on the disk either.
-        if self.stop_reason().is_some() {
-            self.fail_in_flight(error);
-        }
     }
 
     fn make_room(&mut self, bytes: u64, makes_space: bool) -> Result<(), JournalWriteError> {
@@ -458,9 +456,8 @@ impl<S: AppendStage> StoreWriter<S> {
         while let Some(group) = self.in_flight.pop_front_if(is_reached) {
             if let Err(source) = self.replay(&group) {
                 let doing = "read back an entry";
-                let error = self.handle_write_error(JournalWriteError::Broken { doing, source });
-                self.in_flight.push_front(group);
-                return self.fail_in_flight(&error);
+                self.note_write_error(JournalWriteError::Broken { doing, source });
+                return self.in_flight.push_front(group);
             }
             self.publish(group);
         }
@@ -474,7 +471,7 @@ impl<S: AppendStage> StoreWriter<S> {
         frames.set_final();
         for LaidOutAppend { log, entry, payload } in appends {
             self.published_last = entry.stamp;
-            if let Some(payload) = payload.as_ref().filter(|_| is_staged) {
+            if is_staged && let Some(payload) = &payload {
                 self.stage.publish(log.id, &entry, payload);
             }
             let bytes = payload.as_ref().map(Payload::len);
